@@ -23,6 +23,7 @@ from loadmaster.envs.stream_scaling.state import (
     RESTARTS,
     SLOTS,
     SUM_MINUTES,
+    UP,
     UTILISATION,
     Floats,
     JobTables,
@@ -64,6 +65,8 @@ class EpisodeResult:
     instances: Floats
     slots: Floats
     lag: Floats
+    load: Floats  # records that arrive
+    up: Floats  # share of the minute in which the job runs
     restarts: int
     target_min: float
     reward: float  # mean of a decision
@@ -146,7 +149,8 @@ def episode_result(
     parallelism: NDArray[np.int64] | None = None,
 ) -> EpisodeResult:
     """The result so far."""
-    rows = state.outcome[WARM_UP_MIN : int(state.clock[MINUTE])].copy()
+    minute = int(state.clock[MINUTE])
+    rows = state.outcome[WARM_UP_MIN:minute].copy()
     minutes = max(float(state.sums[SUM_MINUTES]), 1.0)
     return EpisodeResult(
         policy=policy,
@@ -158,6 +162,8 @@ def episode_result(
         instances=rows[:, INSTANCES],
         slots=rows[:, SLOTS],
         lag=rows[:, LAG],
+        load=state.load[:, WARM_UP_MIN:minute].sum(axis=0),
+        up=rows[:, UP],
         restarts=int(state.clock[RESTARTS]),
         target_min=settings.latency_target_min,
         reward=float(reward_sum(settings, state.sums)) / minutes,

@@ -55,7 +55,9 @@ _SHARES = 400  # intervals of the busy share
 _SLACK = 1e-6  # of a minute's bound: metrics are single precision
 
 
-def run_optimal(settings: StreamScalingSettings, setup: Setup, seed: int) -> EpisodeResult:
+def run_optimal(
+    settings: StreamScalingSettings, setup: Setup, seed: int, *, record: bool = False
+) -> EpisodeResult:
     """Run the optimal schedule of the episode of `seed`; InputError if it is too large."""
     tasks, every = len(setup.tables.cap), settings.decide_every_min
     if tasks != 1:
@@ -76,7 +78,7 @@ def run_optimal(settings: StreamScalingSettings, setup: Setup, seed: int) -> Epi
         raise _too_large(f"more than {NODES_MAX:,} decisions were tried")
     switches = np.flatnonzero(best)
     schedule = Schedule(WARM_UP_MIN + every * switches, best[switches][:, None].copy())
-    return schedule_result(settings, setup, seed, schedule, POLICY)
+    return schedule_result(settings, setup, seed, schedule, POLICY, record=record)
 
 
 def _too_large(why: str) -> InputError:

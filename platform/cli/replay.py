@@ -42,8 +42,8 @@ def replay(
         Path | None,
         option(
             "FILE",
-            "Also draw a few successive decisions of a learned gpu_scheduling policy: .png, "
-            ".svg or .pdf.",
+            "Also draw a few successive decisions of a learned gpu_scheduling policy, or an "
+            "episode of stream_scaling: .png, .svg or .pdf.",
         ),
     ] = None,
     log: Annotated[
@@ -62,12 +62,13 @@ def replay(
     until: Annotated[str | None, option("TIME", "With --log: before.")] = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Watch a schedule: one web page, no network needed.
+    """Watch policies at work: one web page, no network needed.
 
     Runs one episode per policy on the same jobs and draws the schedule of every executor or
     machine. The page has a scrubber, zoom, the number of jobs in the system, and every job under
-    either policy. A run or a bundle is shown with its training settings and the best baseline;
-    one of gpu_scheduling also decision by decision.
+    either policy. In stream_scaling it has load, latency, lag and the instances of every task. A
+    run or a bundle is shown with its training settings and the best baseline; one of
+    gpu_scheduling or stream_scaling also decision by decision.
 
     Example:
 
@@ -76,6 +77,8 @@ def replay(
         loadmaster replay dag_scheduling --policy sjf-cp --set arrivals=poisson
 
         loadmaster replay gpu_scheduling --policy las-consolidate --policy fifo-first-fit
+
+        loadmaster replay stream_scaling --policy flink --policy hpa --set job=medium-1
 
         loadmaster replay RUN_OR_BUNDLE -o replay.html --picture decisions.png
 
@@ -94,8 +97,8 @@ def replay(
 
     from loadmaster.models.files import atomic_binary_file, atomic_text_file, image_format
     from loadmaster.platform.evaluation.adapters import given_values
-    from loadmaster.platform.replay.adapters import summary_line
-    from loadmaster.platform.replay.page import build_page, none_for_nan
+    from loadmaster.platform.replay.adapters import none_for_nan
+    from loadmaster.platform.replay.page import build_page
     from loadmaster.platform.replay.recording import check_picture, plan_recording, record
 
     plan = plan_recording(target, policy or [], seed, given_values(assignments, workload))
@@ -107,7 +110,7 @@ def replay(
         recording = record(plan, lambda name: show(f"running {name}{_compile_note()}"))
         adapter, results = recording.adapter, recording.results
         show("building the page")
-        file.write(build_page(results, recording.job_names, recording.title, adapter.environment))
+        file.write(build_page(results, recording.item_names, recording.title, adapter.environment))
         if drawing is not None and adapter.picture is not None:
             show("drawing the picture")
             adapter.picture(results, recording.title, drawing, kind)
@@ -119,8 +122,7 @@ def replay(
         made = {"page": str(output)} | ({} if picture is None else {"picture": str(picture)})
         options.print_json({**made, "policies": figures})
         return
-    suffixes = [adapter.summary_suffix(result) for result in results]
-    print(summary_line(results, unit=adapter.unit(results), suffixes=suffixes))
+    print(adapter.summary(results))
     print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB); open it in any browser")
     if picture is not None:
         print(f"Picture: {picture}")

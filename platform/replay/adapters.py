@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
@@ -38,9 +39,22 @@ class Unit(NamedTuple):
 
     seconds: int
     name: str
+    steps: tuple[int, ...] = ()  # between labels of the time axis; empty: 1, 2, 5, 10, 20, ...
 
 
 SECOND = Unit(1, "s")
+UNITS = (Unit(3600, "h"), Unit(60, "min"), SECOND)
+UNITS_SHOWN = 3  # of a unit at least, else a smaller one is chosen
+
+
+def unit_data(unit: Unit) -> dict[str, Any]:
+    """The unit as the script reads it."""
+    return {name: value for name, value in unit._asdict().items() if value != ()}
+
+
+def unit_of(end_s: float, units: Sequence[Unit] = UNITS) -> Unit:
+    """Unit of the time axis of an episode of that length."""
+    return next((each for each in units if end_s >= UNITS_SHOWN * each.seconds), units[-1])
 
 
 def summary_line(
@@ -53,9 +67,7 @@ def summary_line(
 
     `suffixes` holds a suffix for each policy's mean: " for $3".
     """
-    names = [result.policy for result in results]
-    if as_html:
-        names = [f'<b class="policy-{i}">{html.escape(name)}</b>' for i, name in enumerate(names)]
+    names = policy_names(results, as_html)
     means = [result.mean_jct_s / unit.seconds for result in results]
     # No decimals, unless rounding would hide the difference.
     known = [mean for mean in means if not math.isnan(mean)]
@@ -73,6 +85,14 @@ def summary_line(
     if len(known) == len(means):
         outcomes[1] = outcomes[1].removeprefix("the average job ")
     return f"{names[0]} finishes {outcomes[0]}, {names[1]} {outcomes[1]}, on the same {jobs}"
+
+
+def policy_names(results: Sequence[Any], as_html: bool) -> list[str]:
+    """Names of the policies; in HTML with a class for their colour."""
+    names = [result.policy for result in results]
+    if not as_html:
+        return names
+    return [f'<b class="policy-{i}">{html.escape(name)}</b>' for i, name in enumerate(names)]
 
 
 def unfinished_note(results: Sequence[Outcome], unit: Unit = SECOND) -> str:
@@ -151,23 +171,43 @@ def pack(values: NDArray[np.int64]) -> str:
     return base64.b64encode(coded[used].tobytes()).decode()
 
 
-DAG_SCHEDULING = "dag_scheduling"
+class Chart(NamedTuple):
+    """A chart with a line for each policy; `script/` paints it by its id."""
+
+    id: str
+    title: str
+    above: bool = False  # of the policies' panels
 
 
-@dataclass(frozen=True)
-class ReplayAdapter:
-    """An environment that can be replayed.
+class DecisionButton(NamedTuple):
+    """The button that leads to the next decision of a kind."""
 
-    `Any` stands for the environment's own types: its settings, its workload, and its outcome, an
-    `Outcome` with more fields. The page's HTML parts are in `parts/ENVIRONMENT`, its script is
-    `script/ENVIRONMENT/main.js`.
+    name: str  # its id is decision-NAME
+    text: str
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayAdapter(ABC):
+    """An environment that can be replayed: what its page shows for each policy over time.
+
+    A page has a plot for each policy, whose rows belong to items (jobs or tasks), charts that
+    compare the policies, a table of the items and, with `decisions`, those of a learned policy.
+    `Any` stands for the environment's own types: its settings, its workload, and its outcome, which
+    has the fields `policy` and `end_s`. The page's HTML parts are in `parts/ENVIRONMENT`, its
+    script is `script/ENVIRONMENT/main.js`.
     """
 
     environment: str
     default_policies: tuple[str, str]
-    sections: tuple[str, ...]  # parts of the page below the charts
-    counted: str  # caption of the chart below the schedules: which jobs it counts
-    rows_are: str  # what a row of a schedule is, in the plural
+    item: str  # in the singular
+    plots: str  # what the plots show
+    charts: tuple[Chart, ...]
+    difference: str  # in what the button "widest gap" finds the largest difference
+    rows_are: str  # what a row of a plot is, in the plural
+    fewer: str  # how to replay fewer rows
+    decisions: DecisionButton | None = None
+    picture_needs_learned: bool = True
 
     load: Callable[[Any], Any]  # settings -> workload
     # name, learned policy or None, settings, seed, workload, whether to record -> outcome
@@ -175,18 +215,81 @@ class ReplayAdapter:
     opponents: Callable[[Any], Sequence[str]]  # settings -> baselines to compare a policy with
     cost: Callable[[Any, Any], float]  # settings, outcome -> cost that picks the best baseline
     title: Callable[[Any, int, Any], str]  # settings, seed, workload
-    job_names: Callable[[Any, Any], tuple[str, ...]]  # workload, outcome
+    item_names: Callable[[Any, Any], tuple[str, ...]]  # workload, outcome
 
-    rows: Callable[[Any], int]  # outcome -> rows of its schedule
-    cluster_data: Callable[[Sequence[Any]], dict[str, Any]]  # outcomes -> what policies share
-    job_data: Callable[[Any, int], dict[str, Any]]  # outcome, number of jobs -> columns
-    policy_data: Callable[[Any, int], dict[str, Any]]  # outcome, number of jobs
+    rows: Callable[[Any], int]  # outcome -> rows of its plot
     figures: Callable[[Any], Mapping[str, float]]  # outcome -> figures for --json
     unit: Callable[[Sequence[Any]], Unit] = lambda outcomes: SECOND
-    summary_suffix: Callable[[Any], str] = lambda outcome: ""  # of the summary line
     # outcomes, title, file, format: draws decisions of a learned policy; None: not supported
     picture: Callable[[Sequence[Any], str, IO[bytes], str], None] | None = None
     most_rows: int | None = None  # limit below MAX_ROWS of page.py
+
+    @abstractmethod
+    def summary(self, results: Sequence[Any], as_html: bool = False) -> str:
+        """The comparison in one sentence."""
+
+    @abstractmethod
+    def note(self, results: Sequence[Any]) -> str:
+        """A line below it; may be empty."""
+
+    @abstractmethod
+    def page_data(self, results: Sequence[Any], item_names: Sequence[str]) -> dict[str, Any]:
+        """What the script reads, beside `unit`; `policies` has `name` and `end_s` of each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleAdapter(ReplayAdapter):
+    """Jobs on executors or machines; an outcome is an `Outcome` with more fields."""
+
+    cluster_data: Callable[[Sequence[Any]], dict[str, Any]]  # outcomes -> what policies share
+    job_data: Callable[[Any, int], dict[str, Any]]  # outcome, number of jobs -> columns
+    policy_data: Callable[[Any, int], dict[str, Any]]  # outcome, number of jobs
+    summary_suffix: Callable[[Any], str] = lambda outcome: ""  # of the summary line
+
+    def summary(self, results: Sequence[Any], as_html: bool = False) -> str:
+        suffixes = [self.summary_suffix(result) for result in results]
+        return summary_line(results, as_html, self.unit(results), suffixes)
+
+    def note(self, results: Sequence[Any]) -> str:
+        return unfinished_note(results, self.unit(results))
+
+    def page_data(self, results: Sequence[Any], item_names: Sequence[str]) -> dict[str, Any]:
+        first, jobs = results[0], jobs_arrived(results)
+        return {
+            **self.cluster_data(results),
+            "jobs": {
+                "name": list(item_names[:jobs]),
+                "arrival_s": first.arrival_s[:jobs].tolist(),
+                **self.job_data(first, jobs),
+            },
+            "policies": [
+                {
+                    "name": result.policy,
+                    "mean_jct_s": none_for_nan(result.mean_jct_s),
+                    "makespan_s": none_for_nan(makespan_s(result)),
+                    "end_s": result.end_s,
+                    "completion_s": [none_for_nan(s) for s in result.completion_s[:jobs].tolist()],
+                    **self.policy_data(result, jobs),
+                }
+                for result in results
+            ],
+        }
+
+
+def schedule_parts(counted: str) -> dict[str, Any]:
+    """Fields of a `ScheduleAdapter` whose chart counts jobs: "jobs in the queue"."""
+    return {
+        "item": "job",
+        "plots": "schedules",
+        "charts": (Chart("counts", counted.capitalize()),),
+        "difference": counted,
+        "fewer": "replay fewer jobs (--set jobs=...) or one policy",
+    }
+
+
+def none_for_nan(value: float) -> float | None:
+    """Replace nan, which JSON cannot hold."""
+    return None if math.isnan(value) else value
 
 
 def find_replay_adapter(environment: str) -> ReplayAdapter:

@@ -15,11 +15,11 @@ from loadmaster.platform.systems.bundle_ref import BundleRef, find_policy, is_bu
 
 @dataclass(frozen=True)
 class Recording:
-    """One episode per policy, all on the same jobs."""
+    """One episode per policy, all on the same jobs or the same load."""
 
     adapter: ReplayAdapter
     results: tuple[Any, ...]  # outcomes of the adapter
-    job_names: tuple[str, ...]  # in order of arrival
+    item_names: tuple[str, ...]
     title: str
 
 
@@ -64,9 +64,10 @@ def check_picture(plan: Plan) -> None:
     """Raise InputError where --picture has no decisions to draw."""
     if plan.adapter.picture is None:
         raise InputError(
-            f"--picture cannot show {plan.adapter.environment}; expected gpu_scheduling"
+            f"--picture cannot show {plan.adapter.environment}; expected gpu_scheduling or "
+            "stream_scaling"
         )
-    if not plan.learned:
+    if plan.adapter.picture_needs_learned and not plan.learned:
         raise InputError(
             "--picture shows decisions of a learned policy; expected one by --policy, or a run or "
             "a bundle as TARGET"
@@ -103,7 +104,7 @@ def record(plan: Plan, on_policy: Callable[[str], None]) -> Recording:
     if plan.with_best_baseline:
         on_policy("the baselines")
         results.append(_best_baseline(plan, workload))
-    names = adapter.job_names(workload, results[0])
+    names = adapter.item_names(workload, results[0])
     title = adapter.title(plan.settings, plan.seed, workload)
     return Recording(adapter, tuple(results), names, title)
 

@@ -29,17 +29,18 @@ export function paintRuler(canvas, view, theme) {
   context.fillText(isNarrow(view) ? view.unit.name : `time, ${view.unit.name}`, 0, 13);
 }
 
-// A row of marks is one kind of event: marks [{ job, s }], and a function that draws one.
+// A row of marks is one kind of event: marks [{ item, s }], and a function that draws one. A mark
+// without an item concerns all of them.
 export function jobMarkRows(replay, policy) {
-  const marksOf = (times) => times.map((s, job) => ({ job, s }));
+  const marksOf = (times) => times.map((s, item) => ({ item, s }));
   return [
     { title: "arrive", short: "in", marks: marksOf(replay.jobs.arrival_s), draw: drawArrival },
     { title: "finish", short: "out", marks: marksOf(policy.completion), draw: drawCompletion },
   ];
 }
 
-// One row for each kind of event, and a bar from arrival to completion of the highlighted job.
-export function paintMarks(canvas, replay, policy, view, theme, highlighted) {
+// One row for each kind of event, and a bar over the time in which the highlighted item exists.
+export function paintMarks(canvas, policy, view, theme, highlighted) {
   const height = 2 + MARKS_ROW * policy.markRows.length;
   const context = openCanvas(canvas, view.gutter + view.width, height, theme);
   const toY = (row) => 8 + MARKS_ROW * row;
@@ -48,10 +49,11 @@ export function paintMarks(canvas, replay, policy, view, theme, highlighted) {
   policy.markRows.forEach(({ title, short }, row) => {
     context.fillText(isNarrow(view) ? short : title, view.gutter - 10, toY(row));
   });
-  if (highlighted >= 0) {
-    const from = Math.max(view.gutter, secondsToX(view, replay.jobs.arrival_s[highlighted]));
-    const to = secondsToX(view, Math.min(policy.completion[highlighted], policy.end_s));
-    context.fillStyle = css(theme.jobs[highlighted], 0.45);
+  if (highlighted >= 0 && policy.lifetime) {
+    const lifetime = policy.lifetime(highlighted);
+    const from = Math.max(view.gutter, secondsToX(view, lifetime.from));
+    const to = secondsToX(view, lifetime.to);
+    context.fillStyle = css(theme.items[highlighted], 0.45);
     if (to > from) context.fillRect(from, 12, to - from, 6);
   }
   clipTo(context, [view.gutter - 6, 0, view.width + 12, height], () => {
@@ -61,7 +63,7 @@ export function paintMarks(canvas, replay, policy, view, theme, highlighted) {
 
 function paintMarkRow(context, { marks: all, draw }, y, view, theme, highlighted) {
   const marks = all
-    .map(({ job, s }) => ({ job, x: secondsToX(view, s) }))
+    .map(({ item, s }) => ({ item, x: secondsToX(view, s) }))
     .filter(({ x }) => x >= view.gutter - 1 && x <= view.gutter + view.width + 1)
     .sort((a, b) => a.x - b.x);
   const groups = [];
@@ -69,17 +71,20 @@ function paintMarkRow(context, { marks: all, draw }, y, view, theme, highlighted
     if (groups.length && mark.x - groups.at(-1)[0].x < MERGE_DISTANCE) groups.at(-1).push(mark);
     else groups.push([mark]);
   }
-  const faint = highlighted < 0 ? 1 : 0.2;
+  const ofAll = (mark) => mark.item === undefined;
+  const faint = highlighted < 0 || marks.every(ofAll) ? 1 : 0.2;
+  const colourOf = (mark) => (ofAll(mark) ? theme.ink : css(theme.items[mark.item]));
   if (groups.length > view.width / MERGE_DISTANCE / 4 && groups.length < marks.length) {
-    for (const { job, x } of marks) { // too many for symbols
-      context.fillStyle = css(theme.jobs[job], faint);
-      context.fillRect(x - 1, y - 5, 2, 10);
+    context.globalAlpha = faint;
+    for (const mark of marks) { // too many for symbols
+      context.fillStyle = colourOf(mark);
+      context.fillRect(mark.x - 1, y - 5, 2, 10);
     }
   } else {
     groups.forEach((group, i) => {
       const single = group.length === 1;
       context.globalAlpha = faint;
-      context.fillStyle = single ? css(theme.jobs[group[0].job]) : theme.muted;
+      context.fillStyle = single ? colourOf(group[0]) : theme.muted;
       draw(context, group[0].x, y);
       if (single || groups[i + 1]?.[0].x - group[0].x < 24) return;
       context.textAlign = "left";
@@ -87,9 +92,9 @@ function paintMarkRow(context, { marks: all, draw }, y, view, theme, highlighted
     });
   }
   context.globalAlpha = 1;
-  for (const { x } of marks.filter(({ job }) => job === highlighted)) {
-    context.fillStyle = css(theme.jobs[highlighted]);
-    draw(context, x, y);
+  for (const mark of marks.filter(({ item }) => item === highlighted)) {
+    context.fillStyle = colourOf(mark);
+    draw(context, mark.x, y);
   }
 }
 
@@ -105,6 +110,17 @@ function drawCompletion(context, x, y) {
   context.beginPath();
   context.arc(x, y, 4, 0, 2 * Math.PI);
   context.fill();
+}
+
+export function drawCross(context, x, y) {
+  context.beginPath();
+  for (const sign of [-1, 1]) {
+    context.moveTo(x - 3.5, y - 3.5 * sign);
+    context.lineTo(x + 3.5, y + 3.5 * sign);
+  }
+  context.strokeStyle = context.fillStyle;
+  context.lineWidth = 2;
+  context.stroke();
 }
 
 export function paintCounts(canvas, replay, view, theme) {

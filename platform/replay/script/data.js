@@ -1,4 +1,4 @@
-// The episode data that the page builder packed, and counts of jobs over time.
+// The episode data that the page builder packed, and counts over time.
 
 // Decodes LEB128 numbers: seven bits a byte, low bits first.
 export function unpack(text) {
@@ -16,22 +16,8 @@ export function unpack(text) {
   return numbers;
 }
 
-// Schedules count whole milliseconds: simultaneous events must have equal times.
-const wholeMs = (seconds) => Math.round(seconds * 1000) / 1000;
-
-export function readReplay(adapter) {
-  const replay = JSON.parse(document.getElementById("replay-data").textContent);
-  replay.jobs.arrival_s = replay.jobs.arrival_s.map(wholeMs);
-  for (const policy of replay.policies) {
-    policy.schedule = adapter.unpackSchedule(policy.schedule, replay);
-    // null: the episode ended before the job completed.
-    policy.completion = policy.completion_s.map((s) => (s === null ? Infinity : wholeMs(s)));
-    policy.jct = policy.completion.map((s, job) => s - replay.jobs.arrival_s[job]);
-    policy.counts = adapter.countJobs(replay, policy);
-    policy.markRows = adapter.markRows(replay, policy);
-  }
-  replay.end = Math.max(...replay.policies.map((policy) => policy.end_s), 0.001);
-  return replay;
+export function readData() {
+  return JSON.parse(document.getElementById("replay-data").textContent);
 }
 
 // Sums [time, change] pairs, in any order: count[i] holds from time[i] on.
@@ -70,23 +56,4 @@ export function jobsAt(replay, policy, seconds) {
     } else if (arrival <= seconds) inSystem++;
   });
   return { inSystem, completed, jctSoFar: total / completed };
-}
-
-// The middle of the longest period with the largest difference between the counts of two policies,
-// both above zero. With one policy, the middle of the episode.
-export function widestGap(replay) {
-  const [one, two] = replay.policies.map((policy) => policy.counts);
-  if (!two) return replay.end / 2;
-  const countAt = ({ time, count }, seconds) => count[firstAbove(time, seconds) - 1];
-  const times = [...new Set([...one.time, ...two.time])].sort((a, b) => a - b);
-  let best = { gap: -1, length: 0, middle: replay.end / 2 };
-  times.forEach((from, i) => {
-    const length = (times[i + 1] ?? replay.end) - from;
-    const counts = [countAt(one, from), countAt(two, from)];
-    const gap = Math.min(...counts) > 0 ? Math.abs(counts[0] - counts[1]) : -1;
-    if (gap > best.gap || (gap === best.gap && length > best.length)) {
-      best = { gap, length, middle: from + length / 2 };
-    }
-  });
-  return best.middle;
 }

@@ -1,40 +1,44 @@
-// The replay page: reads the data, creates the panels, and repaints what changes.
+// The replay page: creates the panels, and repaints what changes.
 
-import { paintCounts, paintMarks, paintRuler } from "./charts.js";
-import { readReplay, widestGap } from "./data.js";
+import { paintMarks, paintRuler } from "./charts.js";
 import { byId, element, showTooltip } from "./dom.js";
 import { timeText } from "./format.js";
-import { createJobTable } from "./jobs.js";
+import { createItemTable } from "./items.js";
 import { css, readTheme } from "./palette.js";
 import { addControls, addPlotEvents, createPlayer } from "./player.js";
 import { createSelection } from "./table.js";
 import { createView, secondsToX, showWindow } from "./view.js";
 
-// The arguments are what differs between environments:
-// schedule: unpackSchedule(packed, replay), countJobs(replay, policy), markRows(replay, policy),
-//   totals(policy), figuresAt(replay, policy, seconds) -> { count, texts }
-// plot: plotShape(replay, height), paintPlot(canvas, replay, policy, view, theme, shape, job),
+// The arguments are what differs between environments. An item is a job, or a task of a job.
+// read() -> replay { policies, unit, end, gap, shortest }: times in seconds; gap is the time with the largest
+//   difference between the policies, shortest the shortest window. A policy has name, markRows
+//   (charts.js) and, if items come and go, lifetime(item) -> { from, to }.
+// panel: totals(policy), figuresAt(replay, policy, seconds) -> { texts, values by id of chart }
+// plot: plotShape(replay, height), paintPlot(canvas, replay, policy, view, theme, shape, item),
 //   plotLabel(policy), rowAt(replay, policy, view, shape, x, y), rowText(replay, policy, row),
-//   initialEnd(replay)
-// jobs: hint, jobTitle(replay, job), jobText(replay, job), columns(replay), cellText(seconds),
-//   barShare(seconds, longest), jobIndex(replay, id)
+//   itemOf(policy, row), initialEnd(replay), paintLegend(replay, theme) or nothing
+// items: key, coloured, live (the text changes with time), hint, names(replay), title(replay, item),
+//   text(replay, item, seconds), columns(replay), cellText(value), barsLabel, barShares(replay),
+//   index(replay, id in the address)
+// charts: { id, shared (one line for all policies), paint(canvas, replay, view, theme) }
 // createDecisionPanel(replay, player, selection) -> { follow, repaint, readFragment } or null
-export function startPage({ schedule, plot, jobs, createDecisionPanel = () => null }) {
+export function startPage({ read, panel: figuresOf, plot, items, charts, createDecisionPanel = () => null }) {
   addEventListener("error", (event) => {
     byId("error").textContent = `This page failed: ${event.message}`;
     byId("error").hidden = false;
   });
 
-  const replay = readReplay(schedule);
-  const view = createView(replay.end, replay.unit);
-  const charts = byId("charts");
-  let theme = readTheme(replay.jobs.name.length);
+  const replay = read();
+  const view = createView(replay.end, replay.unit, replay.shortest);
+  const plots = byId("charts");
+  const itemCount = items.names(replay).length;
+  let theme = readTheme(itemCount);
   let shape = plot.plotShape(replay, 240);
   let frame = 0; // of the pending repaint
 
   const panels = replay.policies.map(createPanel);
-  const selection = createSelection("jobs", "job", showSelected);
-  const jobRows = createJobTable(replay, jobs, selection);
+  const selection = createSelection(`${items.key}s`, items.key, showSelected);
+  const itemRows = createItemTable(replay, items, selection);
   const player = createPlayer(replay.end, showTime);
   const decisions = createDecisionPanel(replay, player, selection);
 
@@ -44,7 +48,7 @@ export function startPage({ schedule, plot, jobs, createDecisionPanel = () => nu
     title.textContent = policy.name;
     title.className = `policy-${i}`;
     const figures = {};
-    const totals = schedule.totals(policy);
+    const totals = figuresOf.totals(policy);
     panel.querySelectorAll("[data-figure]").forEach((node) => {
       const { figure } = node.dataset;
       node.id = `${figure}-${policy.name}`; // such as #jct-fair
@@ -53,7 +57,7 @@ export function startPage({ schedule, plot, jobs, createDecisionPanel = () => nu
     });
     const gantt = panel.querySelector(".gantt");
     gantt.setAttribute("aria-label", plot.plotLabel(policy));
-    panel.setAttribute("aria-label", `Schedule of ${policy.name}`);
+    panel.setAttribute("aria-label", plot.plotLabel(policy));
     byId("panels").append(panel);
     return { policy, figures, gantt, marks: panel.querySelector(".marks") };
   }
@@ -69,18 +73,18 @@ export function startPage({ schedule, plot, jobs, createDecisionPanel = () => nu
     shape = plot.plotShape(replay, (innerHeight - 340) / panels.length - 130);
     paintRuler(byId("ruler"), view, theme);
     for (const { policy, gantt, marks } of panels) {
-      paintMarks(marks, replay, policy, view, theme, selection.highlighted);
+      paintMarks(marks, policy, view, theme, selection.highlighted);
       plot.paintPlot(gantt, replay, policy, view, theme, shape, selection.highlighted);
     }
-    paintCounts(byId("counts"), replay, view, theme);
-    charts.style.setProperty("--window-from", `${(100 * view.from) / view.end}%`);
-    charts.style.setProperty("--window-to", `${(100 * view.to) / view.end}%`);
+    for (const { id, paint: paintChart } of charts) paintChart(byId(id), replay, view, theme);
+    plots.style.setProperty("--window-from", `${(100 * view.from) / view.end}%`);
+    plots.style.setProperty("--window-to", `${(100 * view.to) / view.end}%`);
     placeCursor();
   }
 
   function placeCursor() {
-    charts.style.setProperty("--cursor", secondsToX(view, player.time));
-    charts.classList.toggle("outside", player.time < view.from || player.time > view.to);
+    plots.style.setProperty("--cursor", secondsToX(view, player.time));
+    plots.classList.toggle("outside", player.time < view.from || player.time > view.to);
   }
 
   function showTime(seconds) {
@@ -88,10 +92,14 @@ export function startPage({ schedule, plot, jobs, createDecisionPanel = () => nu
     byId("scrubber").setAttribute("aria-valuetext", timeText(view.unit, seconds));
     byId("time").textContent = timeText(view.unit, seconds);
     panels.forEach(({ policy, figures }, i) => {
-      const { texts, count } = schedule.figuresAt(replay, policy, seconds);
+      const { texts, values } = figuresOf.figuresAt(replay, policy, seconds);
       for (const [figure, text] of Object.entries(texts)) figures[figure].textContent = text;
-      byId("counts-key").children[i].lastChild.textContent = count;
+      for (const { id } of charts) {
+        const entry = byId(`${id}-key`).children[i];
+        if (entry) entry.lastChild.textContent = values[id];
+      }
     });
+    if (items.live && selection.highlighted >= 0) describe(selection.highlighted);
     if (player.playing && (seconds > view.to || seconds < view.from)) {
       showWindow(view, seconds, seconds + view.to - view.from); // the window follows the playback
       repaint();
@@ -101,13 +109,15 @@ export function startPage({ schedule, plot, jobs, createDecisionPanel = () => nu
   }
 
   function showSelected(highlighted) {
-    jobRows.forEach((row, job) => row.classList.toggle("highlighted", job === highlighted));
-    if (highlighted < 0) byId("selected").textContent = jobs.hint;
-    else {
-      const title = element("b", jobs.jobTitle(replay, highlighted));
-      byId("selected").replaceChildren(title, `: ${jobs.jobText(replay, highlighted)}`);
-    }
+    itemRows.forEach((row, item) => row.classList.toggle("highlighted", item === highlighted));
+    if (highlighted < 0) byId("selected").textContent = items.hint;
+    else describe(highlighted);
     repaint();
+  }
+
+  function describe(item) {
+    const title = element("b", items.title(replay, item));
+    byId("selected").replaceChildren(title, `: ${items.text(replay, item, player.time)}`);
   }
 
   function rowUnder(event, { gantt, policy }) {
@@ -117,56 +127,62 @@ export function startPage({ schedule, plot, jobs, createDecisionPanel = () => nu
 
   function hoverPlot(event, panel) {
     const row = event ? rowUnder(event, panel) : -1;
-    const job = row < 0 ? -1 : panel.policy.schedule.job[row];
-    selection.hover(job);
+    const item = row < 0 ? -1 : plot.itemOf(panel.policy, row);
+    selection.hover(item);
     if (row < 0) return showTooltip(event);
     return showTooltip(
       event,
       element("p", plot.rowText(replay, panel.policy, row), "muted"),
-      element("b", jobs.jobTitle(replay, job)),
-      element("p", jobs.jobText(replay, job)),
+      element("b", items.title(replay, item)),
+      element("p", items.text(replay, item, player.time)),
     );
   }
 
   function clickPlot(event, panel) {
     const row = rowUnder(event, panel);
-    selection.pin(row < 0 ? -1 : panel.policy.schedule.job[row]);
+    selection.pin(row < 0 ? -1 : plot.itemOf(panel.policy, row));
   }
 
-  // #t=60&from=40&to=90&job=7 sets the time, the time window and the pinned job.
+  // #t=60&from=40&to=90&job=7 sets the time, the time window and the pinned item.
   function readFragment() {
     const fragment = new URLSearchParams(location.hash.slice(1));
-    const [t, from, to, job] = ["t", "from", "to", "job"].map((name) => Number(fragment.get(name) || NaN));
+    const [t, from, to] = ["t", "from", "to"].map((name) => Number(fragment.get(name) || NaN));
     if (to > from) showWindow(view, from, to);
-    const index = jobs.jobIndex(replay, job);
-    if (jobRows[index]) selection.pin(index);
-    player.seek(Number.isFinite(t) ? t : widestGap(replay));
+    const index = items.index(replay, fragment.get(items.key));
+    if (itemRows[index]) selection.pin(index);
+    player.seek(Number.isFinite(t) ? t : replay.gap);
     decisions?.readFragment(fragment);
   }
 
   function updateTheme() {
-    theme = readTheme(replay.jobs.name.length);
-    jobRows.forEach((row, job) => {
-      row.querySelector(".swatch").style.background = css(theme.jobs[job]);
-    });
+    theme = readTheme(itemCount);
+    if (items.coloured) {
+      itemRows.forEach((row, item) => {
+        row.querySelector(".swatch").style.background = css(theme.items[item]);
+      });
+    }
+    plot.paintLegend?.(replay, theme);
     decisions?.repaint(theme);
     repaint();
   }
 
   byId("scrubber").max = replay.end;
-  replay.policies.forEach((policy, i) => {
-    const entry = element("span", `${policy.name} `, `policy-${i}`);
-    entry.append(element("b"));
-    byId("counts-key").append(entry);
-  });
+  for (const { id, shared } of charts) {
+    const names = shared ? [""] : replay.policies.map(({ name }) => `${name} `);
+    names.forEach((name, i) => {
+      const entry = element("span", name, shared ? "" : `policy-${i}`);
+      entry.append(element("b"));
+      byId(`${id}-key`).append(entry);
+    });
+  }
   byId("gap").hidden = replay.policies.length < 2;
-  byId("gap").addEventListener("click", () => player.seek(widestGap(replay)));
+  byId("gap").addEventListener("click", () => player.seek(replay.gap));
   addControls(player, view, selection, repaint);
   for (const panel of panels) {
     const hover = (event) => hoverPlot(event, panel);
     addPlotEvents(panel.gantt, player, view, repaint, hover, (event) => clickPlot(event, panel));
   }
-  addPlotEvents(byId("counts"), player, view, repaint);
+  for (const { id } of charts) addPlotEvents(byId(id), player, view, repaint);
   addEventListener("resize", updateTheme); // the gutter depends on the width of the page
   addEventListener("hashchange", readFragment);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", updateTheme);

@@ -1,4 +1,4 @@
-// Job colours in OKLCH. Consecutive jobs are a golden angle apart in hue and cycle through three
+// Colours in OKLCH. Consecutive items (jobs) are a golden angle apart in hue and cycle through three
 // lightnesses, so that jobs that run at the same time are easy to distinguish.
 
 const LIGHTNESS = { light: [0.64, 0.76, 0.53], dark: [0.7, 0.82, 0.59] };
@@ -20,9 +20,21 @@ export function oklchToRgb(lightness, chroma, degrees) {
   });
 }
 
-function jobColour(job, scheme) {
-  const shade = job % 3;
-  return oklchToRgb(LIGHTNESS[scheme][shade], CHROMA[shade], (25 + job * 137.508) % 360);
+function itemColour(item, scheme) {
+  const shade = item % 3;
+  return oklchToRgb(LIGHTNESS[scheme][shade], CHROMA[shade], (25 + item * 137.508) % 360);
+}
+
+// From a pale to a strong colour, in either colour scheme.
+export function heatColour(share, scheme) {
+  const lightness = scheme === "dark" ? 0.3 + 0.5 * share : 0.96 - 0.5 * share;
+  return oklchToRgb(lightness, 0.015 + 0.15 * share, 235 + 35 * share);
+}
+
+// A gradient of the heat colours for a legend.
+export function heatGradient(scheme) {
+  const colours = [0, 0.25, 0.5, 0.75, 1].map((share) => css(heatColour(share, scheme)));
+  return `linear-gradient(90deg, ${colours.join(", ")})`;
 }
 
 export function css([red, green, blue], alpha = 1) {
@@ -38,7 +50,7 @@ export function pixel([red, green, blue], alpha) {
   return ((alpha << 24) | (blue << 16) | (green << 8) | red) >>> 0;
 }
 
-export function readTheme(jobs) {
+export function readTheme(items) {
   const scheme = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
   const style = getComputedStyle(document.documentElement);
   const value = (name) => style.getPropertyValue(name).trim();
@@ -52,7 +64,7 @@ export function readTheme(jobs) {
     error: value("--error"),
     move: hexToRgb(value("--move")),
     policies: [value("--policy-0"), value("--policy-1")],
-    jobs: Array.from({ length: jobs }, (_, job) => jobColour(job, scheme)),
+    items: Array.from({ length: items }, (_, item) => itemColour(item, scheme)),
     gutter: parseFloat(value("--gutter")),
     font: `11px ${getComputedStyle(document.body).fontFamily}`,
   };

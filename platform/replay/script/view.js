@@ -5,8 +5,8 @@ import { number } from "./format.js";
 const SHORTEST_WINDOW = 0.5; // seconds: tasks of a few ms are then pixels wide
 
 // Times are in seconds; `unit` is the unit of the axis labels.
-export function createView(end, unit) {
-  return { from: 0, to: end, end, unit, width: 0, gutter: 0 };
+export function createView(end, unit, shortest = SHORTEST_WINDOW) {
+  return { from: 0, to: end, end, unit, shortest: Math.min(shortest, end), width: 0, gutter: 0 };
 }
 
 export function secondsToX(view, seconds) {
@@ -18,7 +18,7 @@ export function xToSeconds(view, x) {
 }
 
 export function showWindow(view, from, to) {
-  const span = Math.min(view.end, Math.max(Math.min(SHORTEST_WINDOW, view.end), to - from));
+  const span = Math.min(view.end, Math.max(view.shortest, to - from));
   view.from = Math.min(Math.max(0, from), view.end - span);
   view.to = view.from + span;
 }
@@ -50,8 +50,9 @@ export function roundStep(smallest) {
 
 // Round times at least `spacing` pixels apart, with labels.
 export function timeTicks(view, spacing) {
-  const { seconds } = view.unit;
-  const step = roundStep(((view.to - view.from) * spacing) / view.width / seconds);
+  const { seconds, steps = [] } = view.unit;
+  const least = ((view.to - view.from) * spacing) / view.width / seconds;
+  const step = (least > 0.5 && steps.find((each) => each >= least)) || roundStep(least);
   const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   const ticks = [];
   const last = view.to / seconds / step + 1e-9;

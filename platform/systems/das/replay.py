@@ -16,15 +16,20 @@ from loadmaster.envs.gpu_scheduling.metrics import utilisation
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.envs.metrics import mean_of_finished
-from loadmaster.platform.replay.adapters import Packed, ReplayAdapter, Unit, pack
-from loadmaster.platform.replay.page import none_for_nan
+from loadmaster.platform.replay.adapters import (
+    DecisionButton,
+    Packed,
+    ScheduleAdapter,
+    Unit,
+    none_for_nan,
+    pack,
+    schedule_parts,
+    unit_of,
+)
 from loadmaster.platform.systems.das import decision_trace
 from loadmaster.platform.systems.das.decision_trace import RecordedEpisode
 from loadmaster.platform.systems.das.evaluation import LearnedDas, oracles
 from loadmaster.platform.systems.policies import LearnedPolicy
-
-UNITS = (Unit(3600, "h"), Unit(60, "min"), Unit(1, "s"))
-UNITS_SHOWN = 3  # of a unit at least, else a smaller one is chosen
 
 
 class Bars(NamedTuple):
@@ -153,8 +158,7 @@ def title(settings: GpuSchedulingSettings, seed: int, workload: Workload) -> str
 
 def unit(episodes: Sequence[RecordedEpisode]) -> Unit:
     """Unit of the time axis."""
-    end_s = max(each.end_s for each in episodes)
-    return next((each for each in UNITS if end_s >= UNITS_SHOWN * each.seconds), UNITS[-1])
+    return unit_of(max(each.end_s for each in episodes))
 
 
 def figures(episode: RecordedEpisode) -> dict[str, float]:
@@ -208,18 +212,18 @@ def mean_fee(episode: RecordedEpisode) -> float:
     return mean_of_finished(np.where(np.isnan(episode.finish_s), np.nan, episode.fee))
 
 
-REPLAY = ReplayAdapter(
+REPLAY = ScheduleAdapter(
     environment="gpu_scheduling",
     default_policies=("las-consolidate", "fifo-first-fit"),  # the best baseline, the simplest
-    sections=("decisions",),
-    counted="jobs in the queue",
+    **schedule_parts("jobs in the queue"),
+    decisions=DecisionButton("stop", "next stop »", "The next decision that stops a running job"),
     rows_are="stretches of jobs on machines",
     load=load_workload,
     run=run,
     opponents=opponents,
     cost=lambda settings, episode: episode.mean_jct_s,
     title=title,
-    job_names=lambda workload, episode: tuple(map(str, episode.jobs.job_id)),
+    item_names=lambda workload, episode: tuple(map(str, episode.jobs.job_id)),
     rows=lambda episode: len(episode.trace.job),
     cluster_data=cluster_data,
     job_data=job_data,

@@ -10,7 +10,13 @@ from loadmaster.envs.dag_scheduling.episode import EpisodeResult, run_episode
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from loadmaster.platform.replay.adapters import ReplayAdapter, count, makespan_s, pack_schedule
+from loadmaster.platform.replay.adapters import (
+    ScheduleAdapter,
+    count,
+    makespan_s,
+    pack_schedule,
+    schedule_parts,
+)
 from loadmaster.platform.systems.policies import LearnedPolicy
 
 
@@ -62,18 +68,17 @@ def policy_data(result: EpisodeResult, jobs: int) -> dict[str, Any]:
     }
 
 
-REPLAY = ReplayAdapter(
+REPLAY = ScheduleAdapter(
     environment="dag_scheduling",
     default_policies=("fair", "fifo"),
-    sections=(),
-    counted="jobs in the system",
+    **schedule_parts("jobs in the system"),
     rows_are="tasks and moves",
     load=load_workload,
     run=run,
     opponents=lambda settings: tuple(BASELINES),
     cost=cost,
     title=title,
-    job_names=job_names,
+    item_names=job_names,
     rows=lambda result: len(result.trace.start_ms),
     cluster_data=lambda results: {"executors": results[0].executors},
     job_data=lambda result, jobs: {"work_s": result.work_s[:jobs].tolist()},

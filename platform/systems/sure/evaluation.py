@@ -78,14 +78,21 @@ def prepare(settings: StreamScalingSettings) -> adapters.EvaluationSetup:
     )
 
 
-def run(policy: str, settings: StreamScalingSettings, setup: Setup, seed: int) -> EpisodeResult:
+def run(
+    policy: str,
+    settings: StreamScalingSettings,
+    setup: Setup,
+    seed: int,
+    *,
+    record: bool = False,
+) -> EpisodeResult:
     """Run a rule or an oracle; the oracle that knows the load starts from every tuned rule."""
     if policy == OPTIMUM:
-        return run_optimal(settings, setup, seed)
+        return run_optimal(settings, setup, seed, record=record)
     if policy == CLAIRVOYANT:
         rivals = [tuned_baseline(name, settings, setup) for name in BASELINES]
-        return run_clairvoyant(settings, setup, seed, rivals)
-    return run_episode(policy, settings, seed, setup)
+        return run_clairvoyant(settings, setup, seed, rivals, record=record)
+    return run_episode(policy, settings, seed, setup, record=record)
 
 
 def tuned_parameters(settings: StreamScalingSettings, setup: Setup) -> dict[str, str]:

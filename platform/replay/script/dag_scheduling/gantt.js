@@ -89,7 +89,7 @@ function writeLine(line, schedule, pixels, y, theme, highlighted) {
     if (row < 0) return;
     const job = schedule.job[row];
     if (schedule.moving[row] && (x + y) % HATCH >= HATCH / 2) return;
-    const colour = schedule.moving[row] ? theme.move : theme.jobs[job];
+    const colour = schedule.moving[row] ? theme.move : theme.items[job];
     const alpha = Math.min(1, line.filled[x]) * (highlighted < 0 || highlighted === job ? 1 : DIMMED);
     pixels[base + x] = pixel(colour, Math.round(alpha * 255));
   });

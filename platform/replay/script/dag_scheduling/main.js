@@ -2,21 +2,21 @@
 
 import { jobMarkRows } from "../charts.js";
 import { number } from "../format.js";
-import { startPage } from "../page.js";
+import { startSchedulePage } from "../schedule_page.js";
 import { columns, HINT, jobText, jobTitle, plotLabel, rowText } from "./format.js";
 import { paintPlot, plotShape, rowAt } from "./gantt.js";
 import { countJobs, figuresAt, totals, unpackSchedule } from "./schedule.js";
 
-startPage({
+startSchedulePage({
   schedule: { unpackSchedule, countJobs, totals, figuresAt, markRows: jobMarkRows },
   plot: { plotShape, paintPlot, plotLabel, rowAt, rowText, initialEnd: (replay) => replay.end },
   jobs: {
     hint: HINT,
-    jobTitle,
-    jobText,
+    title: jobTitle,
+    text: jobText,
     columns,
     cellText: (seconds) => number(seconds, seconds < 1000 ? 1 : 0),
     barShare: (seconds, longest) => seconds / longest,
-    jobIndex: (replay, id) => id - 1,
+    index: (replay, id) => Number(id) - 1,
   },
 });

@@ -1,8 +1,9 @@
 // A decision as a table: one row a job, in order of priority, with a cell for every machine.
 
+import { createTrack } from "../decision_panel.js";
 import { clipTo, element, openCanvas } from "../dom.js";
 import { dollars, durationText, number, plural } from "../format.js";
-import { css, oklchToRgb, textColour } from "../palette.js";
+import { css, heatColour, textColour } from "../palette.js";
 import { placesOf } from "./decisions.js";
 import { gangText, gpuText, machineTitle } from "./format.js";
 import { racksOf } from "./machines.js";
@@ -16,12 +17,6 @@ export function cellWidth(replay, width) {
   const { rack } = replay.machines;
   const fitting = Math.floor((width - rack.at(-1) * RACK_GAP) / rack.length);
   return Math.min(CELL.most, Math.max(CELL.least, fitting));
-}
-
-// From a pale to a strong colour, in either colour scheme.
-export function heatColour(share, scheme) {
-  const lightness = scheme === "dark" ? 0.3 + 0.5 * share : 0.96 - 0.5 * share;
-  return oklchToRgb(lightness, 0.015 + 0.15 * share, 235 + 35 * share);
 }
 
 // Affinities are scaled within a job; those of different jobs are not comparable.
@@ -46,11 +41,11 @@ export function createRow(replay, decision, row, index, theme, cell) {
     element("td", gangText(replay, row.job)),
     element("td", durationText(decision.time_s - replay.jobs.arrival_s[row.job])),
     element("td", row.attained ? durationText(row.attained) : "–"),
-    createPriority(row, priorityScale(decision)),
+    createTrack("priority", row, priorityScale(decision), number(row.mean, 2)),
     element("td", "", "map"),
   ];
   const swatch = element("i", "", "swatch");
-  swatch.style.background = css(theme.jobs[row.job]);
+  swatch.style.background = css(theme.items[row.job]);
   cells[1].prepend(swatch);
   if (row.running) cells[1].append(element("span", " runs", "state"));
   const canvas = element("canvas");
@@ -60,19 +55,6 @@ export function createRow(replay, decision, row, index, theme, cell) {
   node.classList.toggle("stopped", decision.stopped.includes(row.job));
   paintMapRow(canvas, replay, decision, row, theme, cell);
   return node;
-}
-
-function createPriority(row, scale) {
-  const cell = element("td", "", "priority");
-  const track = element("div", "", "track");
-  const band = element("i");
-  band.style.left = scale(row.mean - row.std);
-  band.style.right = `calc(100% - ${scale(row.mean + row.std)})`;
-  const mark = element("b");
-  mark.style.left = scale(row.mean);
-  track.append(band, mark);
-  cell.append(track, element("span", number(row.mean, 2)));
-  return cell;
 }
 
 function openMap(canvas, replay, cell, height, theme) {
@@ -86,7 +68,7 @@ function paintMapRow(canvas, replay, decision, row, theme, cell) {
   const context = openMap(canvas, replay, cell, ROW_HEIGHT, theme);
   context.textAlign = "center";
   const scale = heatScale(row);
-  const jobColour = theme.jobs[row.job];
+  const jobColour = theme.items[row.job];
   const withText = cell >= CELL.withText;
   replay.machines.rack.forEach((_, machine) => {
     const box = [machineX(replay, cell, machine) + 0.5, 1.5, cell - 1, ROW_HEIGHT - 3];

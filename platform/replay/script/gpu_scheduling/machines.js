@@ -1,6 +1,6 @@
 // Machines by time, grouped by rack; the GPUs of a machine are stacked.
 
-import { jobMarkRows, paintGrid } from "../charts.js";
+import { drawCross, jobMarkRows, paintGrid } from "../charts.js";
 import { clipTo, openCanvas } from "../dom.js";
 import { dollars } from "../format.js";
 import { css, textColour } from "../palette.js";
@@ -52,20 +52,9 @@ export function initialEnd(replay) {
 
 export function markRows(replay, policy) {
   const stops = policy.schedule.runs.filter(({ stopped }) => stopped);
-  const marks = stops.map(({ job, end }) => ({ job, s: end }));
-  const stopRow = { title: "stop", short: "stop", marks, draw: drawStop };
+  const marks = stops.map(({ job, end }) => ({ item: job, s: end }));
+  const stopRow = { title: "stop", short: "stop", marks, draw: drawCross };
   return [...jobMarkRows(replay, policy), ...(marks.length ? [stopRow] : [])];
-}
-
-function drawStop(context, x, y) {
-  context.beginPath();
-  for (const sign of [-1, 1]) {
-    context.moveTo(x - 3.5, y - 3.5 * sign);
-    context.lineTo(x + 3.5, y + 3.5 * sign);
-  }
-  context.strokeStyle = context.fillStyle;
-  context.lineWidth = 2;
-  context.stroke();
 }
 
 export function paintPlot(canvas, replay, policy, view, theme, shape, highlighted) {
@@ -106,7 +95,7 @@ function paintBars(context, replay, schedule, machine, place, view, theme, highl
     const height = Math.max(0.8, schedule.height[bar] * scale);
     const seam = height >= 4 ? 0.5 : 0;
     context.globalAlpha = highlighted < 0 || highlighted === job ? 1 : DIMMED;
-    context.fillStyle = css(theme.jobs[job]);
+    context.fillStyle = css(theme.items[job]);
     context.fillRect(left + (width > 4 ? 0.5 : 0), top + seam, width, height - 2 * seam);
     if (schedule.stopped[bar]) {
       context.fillStyle = theme.error;
@@ -118,7 +107,7 @@ function paintBars(context, replay, schedule, machine, place, view, theme, highl
     const from = Math.max(left, view.gutter);
     if (left + width - from < 14 + 7 * name.length) continue;
     context.textAlign = "left";
-    context.fillStyle = textColour(theme.jobs[job]);
+    context.fillStyle = textColour(theme.items[job]);
     context.fillText(name, from + 5, top + height / 2 + 0.5);
   }
   context.globalAlpha = 1;

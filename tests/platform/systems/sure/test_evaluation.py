@@ -50,7 +50,3 @@ def test_report_has_differences_without_percentages(cli: Cli) -> None:
 )
 def test_bad_input_is_one_line(cli: Cli, given: str, expected: str) -> None:
     assert expected in cli.error(f"evaluate stream_scaling {given} --seeds 1")
-
-
-def test_replay_names_the_environments_that_have_one(cli: Cli) -> None:
-    assert "dag_scheduling or gpu_scheduling" in cli.error("replay stream_scaling --policy flink")
