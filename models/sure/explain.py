@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.stream_scaling.describe import describe_plan
 from loadmaster.models.policy import ExplainedDecision, Explanation, Option
-from loadmaster.models.sure.graph import NONE, job_graph
+from loadmaster.models.sure.graph import NONE
 from loadmaster.models.sure.policy import ScalingDecision
 
 TASK = "task"  # the choice of an explained decision
@@ -46,16 +46,9 @@ def explain(
 
 
 def explained(
-    decision: ScalingDecision,
-    names: Sequence[str],
-    edges: NDArray[np.int64],
-    hops: int,
-    before: Ints,
-    after: Ints,
-    minute: int,
+    decision: ScalingDecision, names: Sequence[str], before: Ints, after: Ints, minute: int
 ) -> ExplainedDecision:
     """The same with its record in JSON: all tasks, and all drawn snapshots and neighbours."""
-    candidates = job_graph(edges, len(names), hops).candidates
     record: dict[str, Any] = {
         "minute": minute,
         "act": decision.act,
@@ -67,7 +60,7 @@ def explained(
                 "chosen": int(after[task]),
                 "mean": round(float(decision.change[task]), 6),
                 "std": round(decision.std, 6),
-                "read": drawn(decision, task, names, candidates),
+                "read": drawn(decision, task, names),
             }
             for task, name in enumerate(names)
         ],
@@ -75,23 +68,20 @@ def explained(
     return ExplainedDecision(60.0 * minute, explain(decision, names, before, after), record)
 
 
-def drawn(
-    decision: ScalingDecision, task: int, names: Sequence[str], candidates: Ints
-) -> list[dict[str, Any]]:
+def drawn(decision: ScalingDecision, task: int, names: Sequence[str]) -> list[dict[str, Any]]:
     """Snapshots that a task drew, with their weights and the neighbours drawn in each."""
-    if decision.draw is None:
+    if decision.read is None:
         return []
-    found = []
-    for slot, age in enumerate(decision.draw.snapshot[task].tolist()):
-        if age == NONE:
-            continue
-        columns = [c for c in decision.draw.neighbour[task, slot].tolist() if c != NONE]
-        entry: dict[str, Any] = {"minutes_ago": age}
-        if decision.weight is not None:
-            entry["weight"] = round(float(decision.weight[task, slot]), 6)
-        entry["neighbours"] = [names[int(candidates[task, column])] for column in columns]
-        found.append(entry)
-    return found
+    own = zip(*(table[task].tolist() for table in decision.read), strict=True)
+    return [
+        {
+            "minutes_ago": age,
+            "weight": round(weight, 6),
+            "neighbours": [names[other] for other in neighbours if other != NONE],
+        }
+        for age, weight, neighbours in own
+        if age != NONE
+    ]
 
 
 def _summary(decision: ScalingDecision, before: Ints, after: Ints) -> str:
@@ -108,10 +98,7 @@ def _instances(before: int, after: int) -> str:
 
 
 def _snapshots(decision: ScalingDecision, task: int) -> str:
-    if decision.draw is None:
+    if decision.read is None:
         return "all"
-    ages = decision.draw.snapshot[task].tolist()
-    if decision.weight is None:
-        return ", ".join(str(age) for age in ages[:NAMED] if age != NONE)
-    pairs = zip(ages, decision.weight[task].tolist(), strict=True)
-    return ", ".join(f"{age} ({weight:.0%})" for age, weight in list(pairs)[:NAMED] if age != NONE)
+    pairs = list(zip(decision.read.snapshot[task], decision.read.weight[task], strict=True))
+    return ", ".join(f"{age} ({weight:.0%})" for age, weight in pairs[:NAMED] if age != NONE)

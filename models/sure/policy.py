@@ -14,11 +14,27 @@ from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup
 from loadmaster.envs.stream_scaling.episode_runner import EpisodeRunner
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.models.bundle import Bundle
-from loadmaster.models.sure.graph import Draw, pack
+from loadmaster.models.sure.compiled_decision import CompiledDecision, Decision, JobDecision
+from loadmaster.models.sure.compiled_tables import is_supported
+from loadmaster.models.sure.graph import pack
 from loadmaster.models.sure.network import SureNetwork
-from loadmaster.models.sure.prior import recommend_one
-from loadmaster.models.sure.sampler import SELF
+from loadmaster.models.sure.prior import Prior, recommend_one
 from loadmaster.models.sure.settings import training_settings
+
+
+class Subgraphs(NamedTuple):
+    """What each of N tasks read: k1 snapshots, and k2 neighbours in each, or NONE.
+
+    A weight is the probability that the snapshot is the first one drawn of these.
+    """
+
+    snapshot: NDArray[np.int64]  # (N, k1) minutes ago
+    weight: NDArray[np.float32]  # (N, k1)
+    neighbour: NDArray[np.int64]  # (N, k1, k2) tasks
+
+    @property
+    def numbers(self) -> int:
+        return self.snapshot.size + self.weight.size + self.neighbour.size
 
 
 class ScalingDecision(NamedTuple):
@@ -30,8 +46,7 @@ class ScalingDecision(NamedTuple):
     gate_logit: float
     change: NDArray[np.float32]  # (N,) means, limited to [-1, 1]
     std: float
-    draw: Draw | None  # what the network read; None: everything
-    weight: NDArray[np.float32] | None  # (N, k1) probability of each drawn snapshot to be first
+    read: Subgraphs | None  # None: all snapshots
 
     @property
     def act(self) -> bool:
@@ -70,6 +85,7 @@ class SurePolicy:
     ) -> None:
         self.network, self.trained_in = network.eval(), trained_in
         self.name, self.version = name, version
+        self._compiled = CompiledDecision(self.network)
         self.fixed_settings = {
             field: getattr(trained_in, field) for field in ("history", "decide_every_min")
         }
@@ -80,39 +96,18 @@ class SurePolicy:
         assert isinstance(network, SureNetwork)
         return cls(network, training_settings(bundle), bundle.name, bundle.version)
 
-    @torch.no_grad()
     def decide(
         self, observation: Mapping[str, Any], settings: StreamScalingSettings
     ) -> ScalingDecision:
         """Decide on an observation; its window may be shorter than that of the training.
 
-        `settings` have the objective and the limits of the job.
-
+        `settings` have the objective and the limits of the job. Not for two threads at once.
         Raises FloatingPointError if the network's output is not finite.
         """
-        network = self.network
-        prior = recommend_one(observation, network.settings.prior, settings)
-        batch = network.window(
-            pack([observation], network.settings.hops, [prior.change], [float(prior.gate)])
-        )
-        features = network.node_features(batch)
-        scores = network.score(features, batch)
-        draw = network.draw(scores, batch, torch.zeros(1, dtype=torch.int64), greedy=True)
-        found = network.distribution(network.embed(features, batch, draw), batch)
-        change = found.mean[batch.decision] if network.settings.actions == "job" else found.mean
-        if not torch.isfinite(change).all() or not torch.isfinite(found.gate_logit).all():
-            raise FloatingPointError(f"policy {self.name!r} returned NaN or infinity")
-        weight = None
-        if draw is not None and scores is not None:
-            shown = torch.where(batch.present, scores.mean[..., SELF], -torch.inf).softmax(1)
-            weight = shown.gather(1, draw.snapshot.clamp(min=0)).numpy()
-        return ScalingDecision(
-            float(found.gate_logit),
-            change.clamp(-1, 1).numpy(),
-            float(found.log_std.exp()),
-            draw,
-            weight,
-        )
+        prior = recommend_one(observation, self.network.settings.prior, settings)
+        if not is_supported(self.network.settings):
+            return self._checked(*self._in_torch(observation, prior), None)
+        return self._of(self._compiled.decide(observation, prior.change, float(prior.gate)))
 
     def run(
         self, settings: StreamScalingSettings, seed: int, workload: Setup, record: bool = False
@@ -132,7 +127,54 @@ class SurePolicy:
         )
 
     def steps(self, runner: EpisodeRunner) -> Iterator[Step]:
-        """The decisions that are left; the caller carries each out."""
+        """The decisions that are left; the caller carries each out. Several threads may run it.
+
+        Features of snapshots are computed once, when they arrive.
+        """
+        network, view = self.network, runner.view
+        job, new = None, len(view.times)
+        if is_supported(network.settings):
+            job = JobDecision(network, view.tasks, view.edges, len(view.times))
         while not runner.over:
-            decision = self.decide(runner.view._asdict(), runner.settings)
-            yield Step(runner, decision)
+            minute = runner.minute
+            prior = recommend_one(view._asdict(), network.settings.prior, runner.settings)
+            if job is None:
+                found = self._checked(*self._in_torch(view._asdict(), prior), None)
+            else:
+                job.add(view.snapshots[-new:], view.times[-new:])
+                found = self._of(job.decide(view.restart, prior.change, float(prior.gate)))
+            yield Step(runner, found)
+            new = min(runner.minute - minute, len(view.times))
+
+    @torch.no_grad()
+    def _in_torch(
+        self, observation: Mapping[str, Any], prior: Prior
+    ) -> tuple[float, NDArray[np.float32], float]:
+        """Log-odds, means and log standard deviation of networks that draw nothing."""
+        network = self.network
+        batch = network.window(
+            pack([observation], network.settings.hops, [prior.change], [float(prior.gate)])
+        )
+        embedding = network.embed(network.node_features(batch), batch, None)
+        found = network.distribution(embedding, batch)
+        mean = found.mean[batch.decision] if network.settings.actions == "job" else found.mean
+        return float(found.gate_logit), mean.numpy(), float(found.log_std)
+
+    def _of(self, found: Decision) -> ScalingDecision:
+        read, drawn = None, found.drawn
+        if drawn.snapshot.size:
+            real = drawn.snapshot >= 0
+            score = np.where(real, drawn.snapshot_score, -np.inf)
+            if not self.network.settings.scored:
+                score = np.where(real, 0.0, -np.inf)
+            weight = np.exp(score - score.max(axis=1, keepdims=True))
+            weight /= weight.sum(axis=1, keepdims=True)
+            read = Subgraphs(drawn.snapshot, weight.astype(np.float32), drawn.neighbour)
+        return self._checked(found.gate_logit, found.mean, found.log_std, read)
+
+    def _checked(
+        self, logit: float, mean: NDArray[np.float32], log_std: float, read: Subgraphs | None
+    ) -> ScalingDecision:
+        if not np.isfinite(mean).all() or not np.isfinite(logit):
+            raise FloatingPointError(f"policy {self.name!r} returned NaN or infinity")
+        return ScalingDecision(logit, mean.clip(-1, 1), float(np.exp(log_std)), read)

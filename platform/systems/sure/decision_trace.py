@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup
 from loadmaster.envs.stream_scaling.jobs import Job
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
-from loadmaster.models.sure.graph import NONE, job_graph
-from loadmaster.models.sure.policy import ScalingDecision, SurePolicy
+from loadmaster.models.sure.graph import NONE
+from loadmaster.models.sure.policy import Subgraphs, SurePolicy
 from loadmaster.platform.replay.adapters import Unit, pack, unit_of
 from loadmaster.platform.systems.policies import spread
 
@@ -21,22 +21,6 @@ MAX_NUMBERS = 800_000  # in all decisions of a page: about 1.4 MB
 NUMBERS_PER_TASK = 3  # beside what it read
 CHANGE_LEVELS = 1000  # of a change, between 0 and 1
 WEIGHT_LEVELS = 10_000  # of a weight, between 0 and 1
-
-
-@dataclass(frozen=True)
-class Subgraphs:
-    """What each of N tasks read: k1 snapshots, and k2 neighbours in each, or NONE.
-
-    A weight is the probability that the snapshot is drawn first.
-    """
-
-    snapshot: NDArray[np.int64]  # (N, k1) minutes ago
-    weight: NDArray[np.float32]  # (N, k1)
-    neighbour: NDArray[np.int64]  # (N, k1, k2) tasks
-
-    @property
-    def numbers(self) -> int:
-        return self.snapshot.size + self.weight.size + self.neighbour.size
 
 
 @dataclass(frozen=True)
@@ -102,8 +86,6 @@ def trace_episode(
 ) -> tuple[EpisodeResult, DecisionTrace]:
     """Run the episode of `seed` and record every decision."""
     runner = policy.start_episode(settings, seed, setup, record=True)
-    hops, tasks = policy.network.settings.hops, len(setup.job.names)
-    candidates = job_graph(runner.view.edges, tasks, hops).candidates
     steps = []
     for _, decision in policy.steps(runner):
         before, minute = runner.parallelism.copy(), runner.minute
@@ -117,19 +99,10 @@ def trace_episode(
                 std=decision.std,
                 before=before,
                 after=runner.parallelism.copy(),
-                read=_subgraphs(decision, candidates),
+                read=decision.read,
             )
         )
     return runner.result(policy.name), DecisionTrace(tuple(steps), runner.settings.history)
-
-
-def _subgraphs(decision: ScalingDecision, candidates: NDArray[np.int64]) -> Subgraphs | None:
-    if decision.draw is None or decision.weight is None:
-        return None
-    snapshot, column = decision.draw.snapshot.numpy(), decision.draw.neighbour.numpy()
-    rows = np.arange(len(column))[:, None, None]
-    neighbour = np.where(column == NONE, NONE, candidates[rows, np.maximum(column, 0)])
-    return Subgraphs(snapshot, decision.weight, neighbour)
 
 
 def thinned(trace: DecisionTrace, most: int = MAX_NUMBERS) -> tuple[Step, ...]:

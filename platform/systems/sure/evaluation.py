@@ -34,16 +34,15 @@ class LearnedSure(SurePolicy):
         """Decisions that restart the job; where there are fewer, also others."""
         found = []
         runner = self.start_episode(settings, seed, workload)
-        names, hops = workload.job.names, self.network.settings.hops
+        names = workload.job.names
         for step in self.steps(runner):
             before, minute = runner.parallelism.copy(), runner.minute
-            edges = runner.view.edges
             runner.decide(step.decision.action)
             after = runner.parallelism.copy()
             found.append(
                 (
                     step.decision.act,
-                    explained(step.decision, names, edges, hops, before, after, minute),
+                    explained(step.decision, names, before, after, minute),
                 )
             )
         acting = [number for number, (act, _) in enumerate(found) if act]

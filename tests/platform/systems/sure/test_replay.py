@@ -16,7 +16,7 @@ from loadmaster.envs.stream_scaling.settings import (
     StreamScalingSettings,
 )
 from loadmaster.models.sure.explain import drawn
-from loadmaster.models.sure.graph import NONE, job_graph
+from loadmaster.models.sure.graph import NONE
 from loadmaster.platform.replay.adapters import Unit
 from loadmaster.platform.replay.page import build_page
 from loadmaster.platform.systems.sure import replay
@@ -147,11 +147,10 @@ def test_trace_is_that_of_the_plain_episode() -> None:
 def test_reads_are_those_of_the_explanation() -> None:
     policy, names = untrained_policy(), setup().job.names
     runner = policy.start_episode(SETTINGS, SEED, setup())
-    candidates = job_graph(runner.view.edges, len(names), policy.network.settings.hops).candidates
     (_, decision), step = next(policy.steps(runner)), traced().steps[0]
     assert step.read is not None
     for task in range(len(names)):
-        expected = drawn(decision, task, names, candidates)
+        expected = drawn(decision, task, names)
         ages = step.read.snapshot[task]
         assert [entry["minutes_ago"] for entry in expected] == ages[ages != NONE].tolist()
         for slot, entry in enumerate(expected):
