@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import Ints, compiled, njit_internal
 from loadmaster.models.keyed_random import draw_normal_number, draw_stream_key, draw_uniform
-from loadmaster.models.layers import LINEAR, RELU, Array32, dense_rows
+from loadmaster.models.layers import LINEAR, RELU, Array32, dense_rows, hyperbolic_tangent
 from loadmaster.models.sure.compiled_encoder import embed
 from loadmaster.models.sure.compiled_sampler import (
     draw,
@@ -93,14 +93,19 @@ def _heads(weights: Weights, prior: Array32, work: Workspace, mean: Array32) -> 
     of_job = np.float32(0)
     for task in range(tasks):
         of_job += prior[task]
-        mean[task] = prior[task] + work.head_3[min(task, rows - 1), 0]
+        added = work.head_3[min(task, rows - 1), 0]
+        mean[task] = prior[task] + _bounded(added, weights.change_bound)
     if weights.by_job:
-        mean[:] = of_job / np.float32(tasks) + work.head_3[0, 0]
+        mean[:] = of_job / np.float32(tasks) + _bounded(work.head_3[0, 0], weights.change_bound)
     gate_1, gate_2 = weights.gate
     dense_rows(gate_1, work.zeros, work.job, RELU, work.head_1, 1)
     dense_rows(gate_2, work.zeros, work.head_1, LINEAR, work.head_3, 1)
-    of_gate: np.float32 = work.head_3[0, 0]
-    return of_gate
+    return _bounded(work.head_3[0, 0], weights.gate_bound)
+
+
+@njit_internal
+def _bounded(added: np.float32, bound: np.float32) -> np.float32:
+    return bound * hyperbolic_tangent(added / bound)
 
 
 @njit_internal

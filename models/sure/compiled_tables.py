@@ -42,6 +42,8 @@ class Weights(NamedTuple):
     change: tuple[Array32, Array32, Array32]
     gate: tuple[Array32, Array32]
     log_std: np.float32
+    gate_bound: np.float32
+    change_bound: np.float32
     temperature: np.float32
     whole: bool  # the graph is encoded as it is, nothing is drawn
     scored: bool  # else all options are equally likely
@@ -157,6 +159,8 @@ def weights_of(network: SureNetwork, window: int) -> Weights:
         change=cast(tuple[Array32, Array32, Array32], change),
         gate=cast(tuple[Array32, Array32], gate),
         log_std=np.float32(network.log_std.item()),
+        gate_bound=np.float32(settings.gate_bound),
+        change_bound=np.float32(settings.change_bound),
         temperature=np.float32(settings.temperature),
         whole=not settings.draws,
         scored=settings.scored,

@@ -104,6 +104,11 @@ def _head(*sizes: int) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+def _bounded(head: Tensor, bound: float) -> Tensor:
+    """(rows,) between -bound and bound, linear around 0; of a head's output (rows, 1)."""
+    return bound * (head.squeeze(1) / bound).tanh()
+
+
 class SureNetwork(nn.Module):
     """A distribution of actions that begins as a rule's: the heads add to priors, first nothing."""
 
@@ -219,7 +224,7 @@ class SureNetwork(nn.Module):
         return x + (nodes.task == nodes.owner).unsqueeze(1) * self.anchor
 
     def distribution(self, embedding: Embedding, batch: DecisionBatch) -> ActionDistribution:
-        """mean = prior + head, gate log-odds = prior + head."""
+        """mean = prior + bounded head, gate log-odds = prior + bounded head."""
         tasks, sizes = embedding.tasks, batch.sizes.unsqueeze(1)
         largest = tasks.new_full((len(sizes), tasks.shape[1]), -torch.inf)
         owner = batch.decision.unsqueeze(1).expand_as(tasks)
@@ -229,9 +234,10 @@ class SureNetwork(nn.Module):
         if self.settings.actions == "job":
             prior = batch.sum_by_decision(prior) / batch.sizes
             tasks = job
+        settings = self.settings
         return ActionDistribution(
-            batch.gate_prior + self.gate(job).squeeze(1),
-            prior + self.change(tasks).squeeze(1),
+            batch.gate_prior + _bounded(self.gate(job), settings.gate_bound),
+            prior + _bounded(self.change(tasks), settings.change_bound),
             self.log_std,
         )
 
