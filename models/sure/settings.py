@@ -68,8 +68,8 @@ class SureSettings(Settings):
     log_std: float = Field(default=-3.0, ge=-5, le=2)  # initial value, of the changes
     # The network tips the rule where it is undecided, and cannot override it where it is sure: rare
     # overloads cost hundreds of times what a decision gains, and few are seen in training.
-    gate_bound: PositiveFloat = 3.0  # of what the network adds to the log-odds of acting
-    change_bound: PositiveFloat = 0.2  # and to a change
+    gate_bound: PositiveFloat = 1.0  # of what the network adds to the log-odds of acting
+    change_bound: PositiveFloat = 0.05  # and to a change
     prior: PriorSettings = PriorSettings()  # the rule whose changes the network adds to
 
     # Of the draws' policy gradient: a task draws 40 nodes, which add more noise than its change.
