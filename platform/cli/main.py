@@ -31,7 +31,9 @@ COMMANDS = {
     "export": Command("runs", "export", "Save a run's policy as a bundle of its own."),
     "tune": Command("tune", "tune", "Search a system's settings with a sweep file."),
     "serve": Command("serve", "serve", "Serve policies: decisions over HTTP, with reasons."),
-    "replay": Command("replay", "replay", "Watch a schedule: one web page, no network needed."),
+    "replay": Command(
+        "replay", "replay", "Watch policies at work: one web page, no network needed."
+    ),
     "decide": Command("decide", "decide", "Request one decision from a running service."),
     "state": Command(
         "decide", "state", "Print an example of the state that a system decides about."

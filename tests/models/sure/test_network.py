@@ -32,7 +32,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "one action for the job": {"actions": "job"},
     "no mutual information": {"mutual_information_weight": 0},
 }
-SMALL = {"width": 10, "snapshots": 4, "neighbours": 2}
+SMALL = {"width": 10, "snapshots": 4, "neighbours": 2, "gate_bound": 30.0, "change_bound": 30.0}
 every_option = pytest.mark.parametrize("option", OPTIONS)
 
 

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 
+from loadmaster.serving.decisions.guard import BACKLOG, Guard, GuardSettings
 from loadmaster.serving.http import schemas
+from loadmaster.serving.system import find_endpoint
+from loadmaster.serving.systems.sure.schema import SureDecision, SureState
 from tests.serving.conftest import LocalService
 
 
@@ -35,17 +38,22 @@ def with_backlog(state: Any, minutes: float) -> Any:
 
 def test_falls_are_held_while_a_backlog_lasts(everything: LocalService, small: Any) -> None:
     now = small["snapshots"]["parallelism"][-1]
-    free = decide(everything, with_backlog(small, 1), tenant="free")
+    free = decide(everything, small, tenant="free")
     assert (free["source"], free["guard"]) == ("policy", [])
-    plan = list(free["decision"]["parallelism"].values())
     assert free["decision"]["act"]
-    assert sum(plan) < sum(now)
-    held = decide(everything, with_backlog(small, 30), tenant="held")
-    assert list(held["decision"]["parallelism"].values()) == now
-    assert not held["decision"]["act"]
-    assert {line.partition(":")[0] for line in held["guard"]} == {"backlog"}
-    bounds = [one["parallelism"]["upperBound"] for one in held["decision"]["requirements"].values()]
-    assert bounds == now
+    assert sum(free["decision"]["parallelism"].values()) < sum(now)
+    endpoint, guard = find_endpoint("sure"), Guard(GuardSettings())
+    state = SureState.model_validate(with_backlog(small, 6))
+    decision = SureDecision.model_validate(free["decision"])
+    quantities = endpoint.quantities(state, decision)
+    result = guard.apply(quantities, 0.0)
+    falling = [one.name for one in quantities if one.proposed < one.current]
+    assert falling
+    assert list(result.allowed) == falling
+    assert set(result.kinds) == {BACKLOG}
+    held = endpoint.constrain(state, decision, result.allowed)
+    assert not held.act
+    assert list(held.parallelism.values()) == now
 
 
 def test_shadow_agreement_is_by_instances(everything: LocalService, small: Any) -> None:
