@@ -1,9 +1,10 @@
-"""An episode step by step, for policies that decide outside compiled code."""
+"""An episode step by step: the environment, and policies that decide outside compiled code."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.stream_scaling.env import decide_and_advance, warm_up
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.stream_scaling.actions import apply_action
 from loadmaster.envs.stream_scaling.episode import (
     EpisodeResult,
     Setup,
@@ -12,7 +13,40 @@ from loadmaster.envs.stream_scaling.episode import (
 )
 from loadmaster.envs.stream_scaling.observation import Observation, blank_observation, observe
 from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
-from loadmaster.envs.stream_scaling.state import HORIZON, MINUTE, Ints
+from loadmaster.envs.stream_scaling.simulator import advance
+from loadmaster.envs.stream_scaling.state import (
+    HORIZON,
+    MINUTE,
+    RESTARTS,
+    Ints,
+    JobTables,
+    SimConstants,
+    SimState,
+)
+
+
+@compiled
+def warm_up(job: JobTables, constants: SimConstants, state: SimState) -> None:
+    """Simulate the minutes before the first decision, which do not count."""
+    advance(job, constants, state, WARM_UP_MIN)
+    state.sums[:] = 0
+    state.clock[RESTARTS] = 0
+
+
+@compiled
+def decide_and_advance(
+    job: JobTables,
+    constants: SimConstants,
+    state: SimState,
+    action: NDArray[np.float32],
+    max_factor: float,
+    minutes: int,
+    plan: Ints,
+) -> bool:
+    """Act and simulate so many minutes, or until the episode ends; whether the action is legal."""
+    legal = apply_action(job, constants, state, action, max_factor, plan)
+    advance(job, constants, state, minutes)
+    return legal
 
 
 class EpisodeRunner:
@@ -44,17 +78,18 @@ class EpisodeRunner:
     def parallelism(self) -> Ints:
         return self.episode.state.parallelism
 
-    def decide(self, action: NDArray[np.float32]) -> None:
-        """Act, and simulate until the next decision."""
+    def decide(self, action: NDArray[np.float32]) -> bool:
+        """Act, and simulate until the next decision; whether the action is legal."""
         settings, (constants, state, _) = self.settings, self.episode
-        before, factor = self.minute, 0.0 if settings.published else settings.max_factor
-        decide_and_advance(
-            self.setup.tables, constants, state, action, factor, settings.decide_every_min,
-            self._plan,
+        before = self.minute
+        legal = decide_and_advance(
+            self.setup.tables, constants, state, action, settings.action_factor,
+            settings.decide_every_min, self._plan,
         )  # fmt: skip
         if self._trace is not None:
             self._trace[before : self.minute] = state.parallelism
         self._observe(self.minute - before)
+        return legal
 
     def result(self, policy: str) -> EpisodeResult:
         """The outcome so far."""

@@ -76,12 +76,6 @@ def most_instances(tasks: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.rint(np.expm1(CAP_UNIT * tasks[..., MOST_INSTANCES]))
 
 
-def minutes_since_restart(restart: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(...) of `restart` (..., RESTART_COLUMNS); infinite if there was none."""
-    age = np.expm1(AGE_UNIT * restart[..., RESTART_COLUMNS.index("age")])
-    return np.where(restart[..., RESTART_COLUMNS.index("ever")] > 0, age, np.inf)
-
-
 def observation_space(blank: Observation) -> spaces.Dict:
     count = len(blank.tasks)
     return spaces.Dict(

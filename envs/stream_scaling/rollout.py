@@ -12,7 +12,6 @@ from loadmaster.envs.stream_scaling.baselines.rules import (
     recommend,
 )
 from loadmaster.envs.stream_scaling.calibration import tuned_baseline
-from loadmaster.envs.stream_scaling.env import warm_up
 from loadmaster.envs.stream_scaling.episode import (
     EpisodeResult,
     Setup,
@@ -20,6 +19,7 @@ from loadmaster.envs.stream_scaling.episode import (
     build_setup,
     episode_result,
 )
+from loadmaster.envs.stream_scaling.episode_runner import warm_up
 from loadmaster.envs.stream_scaling.restart import rescale
 from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
 from loadmaster.envs.stream_scaling.simulator import step_minute

@@ -10,7 +10,6 @@ import numpy as np
 
 from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.stream_scaling.baselines import Baseline
-from loadmaster.envs.stream_scaling.env import warm_up
 from loadmaster.envs.stream_scaling.episode import (
     Episode,
     EpisodeResult,
@@ -18,6 +17,7 @@ from loadmaster.envs.stream_scaling.episode import (
     build_episode,
     episode_result,
 )
+from loadmaster.envs.stream_scaling.episode_runner import warm_up
 from loadmaster.envs.stream_scaling.restart import fit_plan, rescale
 from loadmaster.envs.stream_scaling.rewards import reward_sum
 from loadmaster.envs.stream_scaling.rollout import simulate_rule

@@ -78,3 +78,8 @@ class StreamScalingSettings(Settings):
     def published(self) -> bool:
         """The semantics of the paper: unbounded queues, every decision restarts the job."""
         return self.semantics == "paper"
+
+    @property
+    def action_factor(self) -> float:
+        """See `apply_action`."""
+        return 0.0 if self.published else self.max_factor

@@ -7,12 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import Ints, compiled, njit_internal
-from loadmaster.envs.stream_scaling.env import (
-    StreamScalingEnv,
-    decide_and_advance,
-    warm_up,
-)
+from loadmaster.envs.stream_scaling.env import StreamScalingEnv
 from loadmaster.envs.stream_scaling.episode import EpisodeResult, build_episode, episode_result
+from loadmaster.envs.stream_scaling.episode_runner import decide_and_advance, warm_up
 from loadmaster.envs.stream_scaling.jobs import Job
 from loadmaster.envs.stream_scaling.observation import Observation, blank_observation, observe
 from loadmaster.envs.stream_scaling.rewards import reward_sum
@@ -88,7 +85,7 @@ class StreamScalingVectorEnv(EpisodeVectorEnv[NDArray[np.float32]]):
     ) -> None:
         single = StreamScalingEnv(custom_job, **settings)
         self.settings, self.setup = single.settings, single.setup
-        self._scale = single.max_factor
+        self._scale = single.settings.action_factor
         tables = self.setup.tables
         blank = blank_observation(tables, self.setup.job.levels, self.settings.history)
         super().__init__(num_envs, single.observation_space, single.action_space, blank, copy)

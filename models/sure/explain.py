@@ -85,12 +85,10 @@ def drawn(decision: ScalingDecision, task: int, names: Sequence[str]) -> list[di
 
 
 def _summary(decision: ScalingDecision, before: Ints, after: Ints) -> str:
-    if not decision.act:
-        return f"{describe_plan(before, after)}, {1 - decision.probability:.1%} sure"
-    sure = f"{decision.probability:.1%} sure"
-    if (before == after).all():
-        return f"acted, {sure}, but kept all {before.sum()} instances"
-    return f"{describe_plan(before, after)}, {sure}"
+    probability = decision.probability if decision.act else 1 - decision.probability
+    if decision.act and (before == after).all():
+        return f"acted with probability {probability:.1%}, kept all {before.sum()} instances"
+    return f"{describe_plan(before, after)}, with probability {probability:.1%}"
 
 
 def _instances(before: int, after: int) -> str:

@@ -42,7 +42,7 @@ _WITHIN = tuple(math.exp(_MINUTE_STD * z) for z in (-1.5, -0.5, 0.5, 1.5))  # fa
 _DRIFTS = (-1.2, 0.0, 1.2)  # thirds of it, for the load until the next restart
 _FIRST_RESTART_MIN = 0.6  # length of a restart before one was seen
 _LEAST_FREE = 0.05  # share of idle time in the drain of a backlog, at least
-_SURE, _MOST_LEAN = 10.0, 0.45  # factor of what an instance saves; part of an instance
+_MOST_RATIO, _MOST_MARGIN = 10.0, 0.45  # factor of what an instance saves; part of an instance
 _PLAN_ROUNDS, _LIMIT_ROUNDS, _LIMIT_FACTOR = 4, 40, 1.4
 
 
@@ -208,7 +208,7 @@ def _decide(
     for task in range(count):
         changed |= t.plan[task] != t.now[task]
         highest = max(highest, load * t.demand[task] / t.plan[task])
-        wanted = t.plan[task] + _lean(t.chain[task], worth, t)
+        wanted = t.plan[task] + _rounding_margin(t.chain[task], worth, t)
         change[task] = math.log(wanted / t.now[task]) / math.log(rule.max_factor)
     ever = restart[EVER] > 0
     age = math.expm1(columns.AGE_UNIT * restart[AGE])
@@ -326,18 +326,19 @@ def _choose_plan(busy: float, rule: _Rule, t: _Tables) -> float:
 
 
 @njit_internal
-def _lean(task: int, worth: float, t: _Tables) -> float:
-    """A part of an instance, less than half: towards more or fewer, by which is nearer to worth it.
+def _rounding_margin(task: int, worth: float, t: _Tables) -> float:
+    """A part of an instance, less than half, to add to the plan before it is rounded.
 
-    Rounded, it changes nothing; a small change by the network tips the tasks that are undecided.
+    Positive where one more instance is nearer to its worth than the last one. It does not change
+    the rounded plan; with it, a small output of the network changes the tasks nearest to a change.
     """
-    plan, sure = t.plan[task], math.log(_SURE)
-    last = next_one = sure
+    plan, most = t.plan[task], math.log(_MOST_RATIO)
+    last = next_one = most
     if plan > 1 and t.saved[task, plan - 2] > 0:
-        last = min(max(math.log(t.saved[task, plan - 2] / worth), 0.0), sure)
+        last = min(max(math.log(t.saved[task, plan - 2] / worth), 0.0), most)
     if plan < t.most[task] and t.saved[task, plan - 1] > 0:
-        next_one = min(max(math.log(worth / t.saved[task, plan - 1]), 0.0), sure)
-    return _MOST_LEAN * (last - next_one) / (last + next_one + 0.1)
+        next_one = min(max(math.log(worth / t.saved[task, plan - 1]), 0.0), most)
+    return _MOST_MARGIN * (last - next_one) / (last + next_one + 0.1)
 
 
 @njit_internal

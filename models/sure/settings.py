@@ -66,8 +66,8 @@ class SureSettings(Settings):
     hops: PositiveInt = 3  # upstream or downstream: how far away a neighbour may be
     temperature: PositiveFloat = 1.0  # of the draws: scores are divided by it
     log_std: float = Field(default=-3.0, ge=-5, le=2)  # initial value, of the changes
-    # The network tips the rule where it is undecided, and cannot override it where it is sure: rare
-    # overloads cost hundreds of times what a decision gains, and few are seen in training.
+    # The network changes a decision only where the rule's log-odds are near 0: rare overloads cost
+    # hundreds of times what a decision gains, and training contains few of them.
     gate_bound: PositiveFloat = 1.0  # of what the network adds to the log-odds of acting
     change_bound: PositiveFloat = 0.05  # and to a change
     prior: PriorSettings = PriorSettings()  # the rule whose changes the network adds to

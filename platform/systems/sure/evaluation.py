@@ -32,22 +32,14 @@ class LearnedSure(SurePolicy):
         self, settings: StreamScalingSettings, seed: int, workload: Setup, count: int
     ) -> tuple[ExplainedDecision, ...]:
         """Decisions that restart the job; where there are fewer, also others."""
-        found = []
-        runner = self.start_episode(settings, seed, workload)
-        names = workload.job.names
-        for step in self.steps(runner):
+        runner, names, made = self.start_episode(settings, seed, workload), workload.job.names, []
+        for _, decision in self.steps(runner):
             before, minute = runner.parallelism.copy(), runner.minute
-            runner.decide(step.decision.action)
-            after = runner.parallelism.copy()
-            found.append(
-                (
-                    step.decision.act,
-                    explained(step.decision, names, before, after, minute),
-                )
-            )
-        acting = [number for number, (act, _) in enumerate(found) if act]
-        chosen = spread(acting if len(acting) >= count else range(len(found)), count)
-        return tuple(found[number][1] for number in sorted(chosen))
+            runner.decide(decision.action)
+            made.append((decision, names, before, runner.parallelism.copy(), minute))
+        acting = [number for number, (decision, *_) in enumerate(made) if decision.act]
+        chosen = spread(acting if len(acting) >= count else range(len(made)), count)
+        return tuple(explained(*made[number]) for number in sorted(chosen))
 
     def is_compiled(self) -> bool:
         return adapters.loop_is_compiled("stream_scaling")

@@ -1,6 +1,6 @@
-"""Conversion of Flink's REST answers into a job's state, and of a plan into Flink's request.
+"""Conversion of Flink's REST answers into the state of a job, as SURE's endpoint takes it.
 
-Pure functions: the caller polls Flink and sends the request. docs/flink.md lists the paths.
+Pure functions: the caller polls Flink. docs/flink.md lists the paths.
 """
 
 from __future__ import annotations
@@ -101,30 +101,6 @@ class _Values(NamedTuple):
 def metric_query(listed: Iterable[str]) -> str:
     """Return the value of `get=`, of the metrics that a vertex lists."""
     return ",".join(name for name in listed if name in METRICS or name.endswith(PENDING))
-
-
-def resource_requirements(
-    plan: Mapping[str, int], tasks: Sequence[Task] | None = None
-) -> dict[str, dict[str, dict[str, int]]]:
-    """Build the body of PUT /jobs/:id/resource-requirements from parallelism by vertex id.
-
-    With `tasks` the plan must contain each of them, within its maximum: Flink refuses others.
-    A lower bound of 1 keeps the job alive when slots are missing.
-    """
-    limits = {task["id"]: task["max_parallelism"] for task in tasks or ()}
-    for vertex, parallelism in plan.items():
-        if tasks is not None and vertex not in limits:
-            raise unknown_name("vertex", vertex, limits)
-        limit = limits.get(vertex, parallelism)
-        if type(parallelism) is not int or not 1 <= parallelism <= limit:
-            most = f"1 to {limit}" if vertex in limits else "1 or more"
-            raise InputError(f"vertex {vertex!r}: parallelism {parallelism!r}, expected {most}")
-    if missing := [vertex for vertex in limits if vertex not in plan]:
-        raise InputError(f"the plan has no vertex {missing[0]!r}, expected all of the job")
-    return {
-        vertex: {"parallelism": {"lowerBound": 1, "upperBound": parallelism}}
-        for vertex, parallelism in plan.items()
-    }
 
 
 def job_state(polls: Sequence[FlinkPoll], history: int = 60) -> Conversion:

@@ -47,8 +47,7 @@ class BundlePolicy:
         limits = settings.model_copy(update={"max_instances": state.max_instances})
         decision = self.policy.decide(view._asdict(), limits)
         before = parsed.snapshot.parallelism
-        factor = 0.0 if settings.published else settings.max_factor
-        plan = plan_of_action(parsed.snapshot, decision.action, factor)
+        plan = plan_of_action(parsed.snapshot, decision.action, settings.action_factor)
         notes, known = parsed.notes, parsed.reported(settings.history)
         if known < settings.history:
             short = f"{counted(known, 'snapshot')} of the last {settings.history} minutes"

@@ -21,8 +21,10 @@ from loadmaster.serving.systems.sure.flink import (
     FlinkPoll,
     job_state,
     metric_query,
-    resource_requirements,
 )
+from loadmaster.serving.systems.sure.rules import RULES, SureRule
+from loadmaster.serving.systems.sure.schema import SureState
+from loadmaster.serving.systems.sure.system import ENDPOINT
 
 DATA = Path(__file__).parents[3] / "data" / "flink"
 SOURCE, PARSE, ENRICH, SINK = range(4)
@@ -327,24 +329,15 @@ def test_job_that_has_just_started_is_refused() -> None:
     assert "records_in" in str(error.value)
 
 
-def test_resource_requirements(polls: list[FlinkPoll]) -> None:
-    tasks = job_state(polls).state["tasks"]
-    plan = {task["id"]: 1 for task in tasks} | {tasks[PARSE]["id"]: 3}
-    body = resource_requirements(plan, tasks)
-    assert body.keys() == {task["id"] for task in tasks}
-    assert body[tasks[PARSE]["id"]] == {"parallelism": {"lowerBound": 1, "upperBound": 3}}
-    assert resource_requirements(plan) == body
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [({"a": 0}, "'a'"), ({"a": 5}, "1 to 4"), ({"a": 1.5}, "1.5"), ({"x": 1}, "'x'"), ({}, "'a'")],
-)
-def test_bad_plans_are_refused(change: dict[str, int], named: str) -> None:
-    task = {"name": "map", "id": "a", "max_parallelism": 4, "source": True, "sink": True}
-    with pytest.raises(InputError) as error:
-        resource_requirements(change, [task])  # type: ignore[list-item]
-    assert named in str(error.value)
+@pytest.mark.parametrize("name", ["rescaled.jsonl", "legacy.jsonl"])
+def test_the_endpoint_decides_on_recorded_answers(name: str) -> None:
+    conversion = job_state(recorded(name))
+    state = SureState.model_validate(conversion.state)
+    vertices = {task["id"] for task in conversion.state["tasks"]}
+    for rule in RULES:
+        decision = SureRule(rule).decide(state).decision
+        assert ENDPOINT.validate_decision(state, decision) is None
+        assert decision.requirements.keys() == vertices
 
 
 def test_metric_query_has_pending_records_of_operators() -> None:
