@@ -61,7 +61,7 @@ class EnvironmentAdapter:
     settings: Callable[[Mapping[str, Any]], Any]  # raises InputError
     folder_name: Callable[[Any], str]  # settings -> name of the default output folder
     prepare: Callable[[Any], EvaluationSetup]  # settings -> setup
-    references: tuple[str, ...] = ()  # compared on request only, never as a baseline: the optimum
+    references: tuple[str, ...] = ()  # compared on request only, never as baselines: the optimum
     families: Mapping[str, str] = field(default_factory=dict)  # baseline -> the family it varies
     choice: str = "option"  # what a learned policy chooses from, in the singular
     is_compiled: Callable[[], bool] = lambda: True  # False: the first episode compiles

@@ -105,15 +105,15 @@ def compare(
     }
 
     order = sorted(measured, key=lambda policy: primary.rank(summaries[policy][0].mean))
-    rivals = set(adapter.baselines) - setup.oracles
+    rivals, bounds = set(adapter.baselines) - setup.oracles, setup.oracles | {OPTIMUM}
     best = next((policy for policy in order if policy in rivals), None)
-    bound = next((policy for policy in order if policy in adapter.references), None)
+    bound = next((p for p in order if p in bounds and p in adapter.references), None)
     differences, gaps, closed = {}, {}, {}
     for policy in order:
         own = measured[policy][0]
         if best is not None and policy != best:
             differences[policy] = paired_difference(own, measured[best][0])
-            if bound is not None and policy not in adapter.references and not primary.relative:
+            if bound is not None and policy not in bounds and not primary.relative:
                 closed[policy] = share_closed(bound, own, measured[best][0], measured[bound][0])
         if OPTIMUM in measured and policy != OPTIMUM and primary.relative:
             optimum = measured[OPTIMUM][0]

@@ -20,6 +20,7 @@ from loadmaster.envs.traces import find_workload
 from loadmaster.models.policy import ExplainedDecision
 from loadmaster.models.sure.explain import explained
 from loadmaster.models.sure.policy import SurePolicy
+from loadmaster.models.sure.rule_policy import FORESIGHT, RULE, run_rule
 from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.evaluation.comparison import OPTIMUM
 from loadmaster.platform.systems.policies import spread
@@ -64,7 +65,7 @@ def prepare(settings: StreamScalingSettings) -> adapters.EvaluationSetup:
         run=lambda policy, seed: run(policy, settings, setup, seed),
         notes=(setup.load.description,) if setup.load.description else (),
         parameters=tuned_parameters(settings, setup),
-        oracles=frozenset({CLAIRVOYANT}),
+        oracles=frozenset({CLAIRVOYANT, FORESIGHT}),
         bank=setup,
     )
 
@@ -77,7 +78,9 @@ def run(
     *,
     record: bool = False,
 ) -> EpisodeResult:
-    """Run a rule or an oracle; the oracle that knows the load starts from every tuned rule."""
+    """Run a rule or an oracle; the clairvoyant one starts from every tuned rule."""
+    if policy in (RULE, FORESIGHT):
+        return run_rule(settings, setup, seed, foresight=policy == FORESIGHT, record=record)
     if policy == OPTIMUM:
         return run_optimal(settings, setup, seed, record=record)
     if policy == CLAIRVOYANT:
@@ -109,7 +112,7 @@ EVALUATION = adapters.EnvironmentAdapter(
     settings=settings_from,
     folder_name=folder_name,
     prepare=prepare,
-    references=(OPTIMUM, CLAIRVOYANT),
+    references=(OPTIMUM, CLAIRVOYANT, FORESIGHT, RULE),
     choice="task",
     is_compiled=partial(adapters.loop_is_compiled, "stream_scaling"),
 )

@@ -109,6 +109,33 @@ def test_more_instances_in_overload_up_to_the_limits() -> None:
     assert plan_of(limited, recommended(limited)).sum() <= 22 < plan.sum()
 
 
+def test_plan_at_the_limit_serves_the_peak_whatever_the_load() -> None:
+    plans = []
+    for scale in (2.4, 3.0):
+        runner = start(job="large-1", load_scale=scale, initial=3)
+        plans.append(plan_of(runner, recommended(runner)))
+        assert 195 <= plans[-1].sum() <= 200
+    assert np.array_equal(*plans)
+    tables = runner.setup.tables
+    capacity = (plans[0] / (tables.nominal * tables.service_min)).min()
+    even = 200 / (tables.nominal * tables.service_min).sum()  # as if parts of instances existed
+    assert capacity > 0.85 * even
+
+
+def test_cost_does_not_grow_with_instances_beyond_the_limit_of_the_job() -> None:
+    wide, narrow = (start(max_parallelism=most, max_instances=40) for most in (10_000, 40))
+    assert np.array_equal(plan_of(wide, recommended(wide)), plan_of(narrow, recommended(narrow)))
+
+
+def test_a_forecast_replaces_the_load_of_the_last_minutes() -> None:
+    runner = start()
+    low, high = (
+        plan_of(runner, recommend_one(observed(runner), SETTINGS, runner.settings, load))
+        for load in (30.0, 400.0)
+    )
+    assert low.sum() < plan_of(runner, recommended(runner)).sum() < high.sum()
+
+
 def test_chained_tasks_get_equal_numbers() -> None:
     runner = start(job="large-2", load_scale=2.0)
     chain = runner.setup.tables.chain

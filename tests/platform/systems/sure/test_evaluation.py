@@ -31,6 +31,16 @@ def test_rules_are_ranked_by_reward_the_highest_first(cli: Cli) -> None:
     assert episodes["reward"].tolist() == pytest.approx(expected)
 
 
+def test_rule_and_its_foresight_run_on_request(cli: Cli) -> None:
+    found: Any = cli.json(f"{HALF_DAY} --policy sure-rule --policy sure-rule-foresight")
+    assert set(found["policies"]) == {"static", "flink", "sure-rule", "sure-rule-foresight"}
+    assert found["best_baseline"] in ("static", "flink")
+    assert found["oracles"] == ["sure-rule-foresight"]
+    assert found["closed"]["sure-rule"]["oracle"] == "sure-rule-foresight"
+    rewards = {name: own["reward"]["mean"] for name, own in found["policies"].items()}
+    assert rewards["sure-rule"] != rewards["sure-rule-foresight"]
+
+
 def test_report_has_differences_without_percentages(cli: Cli) -> None:
     shown = cli(HALF_DAY).out
     table = shown.partition("\n\n")[2].partition("\n\n")[0]
