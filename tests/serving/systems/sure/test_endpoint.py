@@ -137,7 +137,7 @@ def test_what_sources_do_not_report_is_derived_and_noted() -> None:
     np.testing.assert_array_equal(found[:, 1:], edited().parsed.snapshot.metrics[:, 1:])
     unknown = edited(pending_records=[[None, 0, 0]] * 3)
     assert unknown.parsed.notes == ("pending records of clicks not reported",)
-    assert unknown.parsed.backlog() == (0.0, 0.0)
+    assert unknown.parsed.backlog == (0.0, 0.0)
 
 
 # A source reads 4,900 a second; then 380 and 485 more wait with every second. Others count theirs.
