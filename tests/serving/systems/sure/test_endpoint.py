@@ -19,6 +19,7 @@ from loadmaster.envs.stream_scaling.rollout import run_baseline
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.snapshot import observe_snapshot
 from loadmaster.serving.systems.sure.examples import examples
+from loadmaster.serving.systems.sure.job_graph import parse_graph
 from loadmaster.serving.systems.sure.records import Snapshots
 from loadmaster.serving.systems.sure.schema import EXAMPLE, SureState, to_decision
 from loadmaster.serving.systems.sure.system import ENDPOINT, BundlePolicy
@@ -98,6 +99,21 @@ def test_the_order_of_tasks_does_not_matter(tmp_path: Path) -> None:
         assert found.parallelism == expected.parallelism
         assert list(found.parallelism) == [task["name"] for task in fields["tasks"]]
         assert ENDPOINT.validate_decision(other, found) is None
+
+
+def test_graphs_of_jobs_are_kept_and_not_changed(tmp_path: Path) -> None:
+    first, again, other = edited(), edited(max_instances=50), edited(edges=[["clicks", "store"]])
+    graph = parse_graph(first.job, first.tasks, first.edges)
+    assert again.parsed.snapshot.job.parent is graph.tables.parent
+    assert other.parsed.snapshot.job.parent.tolist() == [0]
+    before = copy.deepcopy(graph)
+    policies = [ENDPOINT.policy(jobs.bundle(tmp_path / "b")), *map(ENDPOINT.rule, ENDPOINT.rules)]
+    for policy in policies:
+        policy.decide(first)
+    for table, expected in zip(
+        (*graph[1:3], *graph.tables), (*before[1:3], *before.tables), strict=True
+    ):
+        np.testing.assert_array_equal(table, expected)
 
 
 def test_a_short_history_is_decided_on_and_noted(tmp_path: Path) -> None:
