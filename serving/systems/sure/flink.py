@@ -29,7 +29,7 @@ from loadmaster.serving.systems.sure.flink_answers import (
     metric_query,
     read_metrics,
 )
-from loadmaster.serving.systems.sure.records import Snapshots, Task
+from loadmaster.serving.systems.sure.records import DEFAULT_INSTANCES, Snapshots, Task
 from loadmaster.serving.systems.sure.schema import WEEK_MIN, SureState
 
 __all__ = ["Conversion", "FlinkPoll", "job_state", "metric_query"]
@@ -45,15 +45,18 @@ class Conversion(NamedTuple):
     notes: list[str]
 
 
-def job_state(polls: Sequence[FlinkPoll], history: int = 60) -> Conversion:
+def job_state(
+    polls: Sequence[FlinkPoll], history: int = 60, max_instances: int = DEFAULT_INSTANCES
+) -> Conversion:
     """Convert polls, the oldest first, into snapshots of the last `history` minutes.
 
+    `max_instances`: the most that the cluster has for all tasks together.
     Polls may have any distance. A snapshot has the values of the last poll in its minute; rates
     and the use of buffers are means over the minute.
     """
     check_polls(polls)
     try:
-        return _convert(polls, history)
+        return _convert(polls, history, max_instances)
     except ValidationError as fault:
         first = fault.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
@@ -62,7 +65,7 @@ def job_state(polls: Sequence[FlinkPoll], history: int = 60) -> Conversion:
         ) from None
 
 
-def _convert(polls: Sequence[FlinkPoll], history: int) -> Conversion:
+def _convert(polls: Sequence[FlinkPoll], history: int, max_instances: int) -> Conversion:
     newest = polls[-1]
     tasks, edges = graph_of(newest.job)
     inputs = inputs_of(newest.job)
@@ -97,6 +100,7 @@ def _convert(polls: Sequence[FlinkPoll], history: int) -> Conversion:
         time_of_week_min=(newest.time_s / 60 + _EPOCH_WEEKDAY * 1440) % WEEK_MIN,
         minutes_since_restart=age,
         restart_minutes=length,
+        max_instances=max_instances,
     )
     return Conversion(state, notes)
 

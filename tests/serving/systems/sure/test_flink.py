@@ -50,7 +50,8 @@ def remove(poll: FlinkPoll, task: int, *names: str) -> None:
 
 def test_graph(polls: list[FlinkPoll]) -> None:
     state = job_state(polls).state
-    assert state.job == "scaling"
+    assert (state.job, state.max_instances) == ("scaling", 200)
+    assert job_state(polls, max_instances=12).state.max_instances == 12
     assert [task.name for task in state.tasks] == [
         *("Source: source", "parse", "enrich", "sink: Writer"),
     ]
