@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadmaster.envs.calibration import TunedEntry, cached_entries, nearest_entry
-from loadmaster.envs.stream_scaling.baselines import BASELINES, PARAMETERS, STATIC, Baseline
+from loadmaster.envs.stream_scaling.baselines import BASELINES, PARAMETERS, RANDOM, STATIC, Baseline
 from loadmaster.envs.stream_scaling.episode import Setup
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 
@@ -59,7 +59,25 @@ def tuned_baseline(name: str, settings: StreamScalingSettings, setup: Setup) -> 
     Without an entry of the same job, a rule has the parameters of a job with about as many tasks;
     a static plan fits no other job, so the published parameters apply.
     """
-    job, baseline = setup.job, BASELINES[name]
+    baseline, near = BASELINES[name], _nearest(name, settings, setup)
+    if near is None or (baseline.rule == STATIC and near.job != setup.job.name):
+        return baseline
+    parameters = {**baseline.parameters, **near.parameters}
+    return replace(baseline, parameters=parameters, plan=tuple(near.plan))
+
+
+def untuned_baselines(settings: StreamScalingSettings, setup: Setup) -> tuple[str, ...]:
+    """Names of the rules that were not tuned for this job; `random` has nothing to tune."""
+    found = {name: _nearest(name, settings, setup) for name in BASELINES}
+    return tuple(
+        name
+        for name, entry in found.items()
+        if BASELINES[name].rule != RANDOM and (entry is None or entry.job != setup.job.name)
+    )
+
+
+def _nearest(name: str, settings: StreamScalingSettings, setup: Setup) -> Calibration | None:
+    job = setup.job
 
     def distance(entry: Calibration) -> tuple[bool, bool, bool, float, float, float]:
         return (
@@ -72,8 +90,4 @@ def tuned_baseline(name: str, settings: StreamScalingSettings, setup: Setup) -> 
         )
 
     entries = cached_entries(settings.calibration or SHIPPED_PATH, Calibration)
-    near = nearest_entry(entries, name, distance)
-    if near is None or (baseline.rule == STATIC and near.job != job.name):
-        return baseline
-    parameters = {**baseline.parameters, **near.parameters}
-    return replace(baseline, parameters=parameters, plan=tuple(near.plan))
+    return nearest_entry(entries, name, distance)

@@ -5,8 +5,8 @@ import numpy as np
 from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.stream_scaling.baselines import BASELINES, Baseline
+from loadmaster.envs.stream_scaling.baselines.formulas import Parameters
 from loadmaster.envs.stream_scaling.baselines.rules import (
-    Parameters,
     RuleState,
     new_rule_state,
     recommend,

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.envs.stream_scaling.actions import write_plan
 from loadmaster.envs.stream_scaling.baselines import DOWN_MIN, INTERVAL, WINDOW, Baseline
+from loadmaster.envs.stream_scaling.baselines.formulas import Parameters
 from loadmaster.envs.stream_scaling.baselines.rules import (
     REMEMBERED,
-    Parameters,
     RuleState,
     new_rule_state,
     recommend,

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.layers import Array32
-from loadmaster.models.sure.compiled_tables import empty_decisions
+from loadmaster.models.sure.compiled_tables import Weights, empty_decisions
 from loadmaster.models.sure.deciders import CompiledDecider
 from loadmaster.models.sure.graph import NONE, check_shapes
 from loadmaster.models.sure.network import SureNetwork
@@ -43,10 +43,15 @@ class JobDecision:
     """Decisions about one job; features of snapshots are kept from call to call."""
 
     def __init__(
-        self, network: SureNetwork, tasks: NDArray[Any], edges: NDArray[Any], window: int
+        self,
+        network: SureNetwork,
+        tasks: NDArray[Any],
+        edges: NDArray[Any],
+        window: int,
+        weights: Weights | None = None,
     ) -> None:
         """`tasks` (N, TASK_COLUMNS) and `edges` (2, M) of observations with so long a window."""
-        self._decider = CompiledDecider(network, tasks, edges, 1, window)
+        self._decider = CompiledDecider(network, tasks, edges, 1, window, weights)
         self._out = empty_decisions(network.settings, len(tasks), 1)
         self.window = window
 
@@ -58,6 +63,10 @@ class JobDecision:
         tables = {"snapshots": snapshots, "times": times}
         single = {name: np.asarray(table, np.float32)[None] for name, table in tables.items()}
         self._decider.follow(single, len(times))
+
+    @property
+    def weights(self) -> Weights:
+        return self._decider.weights
 
     def clear(self) -> None:
         """Forget all snapshots."""
@@ -133,7 +142,8 @@ class CompiledDecision:
         name = (window, tasks.tobytes(), edges.tobytes())
         found = self._jobs.pop(name, None)
         if found is None:
-            found = JobDecision(self._network, tasks, edges, window)
+            others = (job.weights for job in self._jobs.values() if job.window == window)
+            found = JobDecision(self._network, tasks, edges, window, next(others, None))
         self._jobs[name] = found
         if len(self._jobs) > CACHED_JOBS:
             self._jobs.popitem(last=False)

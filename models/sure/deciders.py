@@ -12,6 +12,7 @@ from loadmaster.models.sure.compiled import decide
 from loadmaster.models.sure.compiled_encoder import keep_snapshots
 from loadmaster.models.sure.compiled_tables import (
     Decisions,
+    Weights,
     compiled_job,
     empty_features,
     is_supported,
@@ -58,9 +59,11 @@ class CompiledDecider:
         edges: NDArray[Any],
         episodes: int,
         window: int,
+        weights: Weights | None = None,
     ) -> None:
+        """`weights`: those of the network for this window, if another decider has them."""
         settings = network.settings
-        self.weights = weights_of(network, window)
+        self.weights = weights or weights_of(network, window)
         self.job = compiled_job(tasks, edges, settings.hops)
         self.kept = empty_features(self.weights, episodes, len(tasks))
         self.work = workspace_for(settings, self.weights, self.job)

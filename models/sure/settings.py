@@ -132,7 +132,8 @@ def trained_on(manifest: Manifest) -> str:
     def in_words(settings: StreamScalingSettings) -> str:
         first = settings.model_copy(update={"job": jobs[0]})
         conditions = describe_episode(first, load_job(first))
-        return ", ".join([settings.workload, conditions, *(f"also {job}" for job in jobs[1:])])
+        others = [f"also {', '.join(jobs[1:])}"] if len(jobs) > 1 else []
+        return ", ".join([settings.workload, conditions, *others])
 
     return describe_training(manifest, StreamScalingSettings, in_words)
 

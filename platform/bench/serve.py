@@ -34,7 +34,7 @@ EXAMPLES = ("small", "large")
 class Cell(NamedTuple):
     """A load: its target and the number of connections."""
 
-    target: str  # "noop", "decima/small"
+    target: str  # "noop", "decima/small", "noop/decima/small": the no-op with the body of another
     connections: int
 
     @property
@@ -100,6 +100,8 @@ def measure_loads(
             for name, url in noops.items():
                 run(name, url, service.body(service.systems[0], EXAMPLES[0]), connections)
             for system, example in product(service.systems, EXAMPLES):
+                body = service.body(system, example)
+                run(f"{NOOP}/{system}/{example}", noops[NOOP], body, connections)
                 load_system(system, example, connections)
     return list(figures_of(measured))
 
@@ -109,14 +111,19 @@ def figures_of(measured: Mapping[Cell, Measured]) -> Iterator[Figure]:
         yield Figure(f"{cell.name}/p50_ms", median(found.of("p50_ms")), "ms")
         yield Figure(f"{cell.name}/p99_ms", median(found.of("p99_ms")), "ms")
         yield Figure(f"{cell.name}/requests_per_s", median(found.of("requests_per_s")), "1/s")
-        if cell.target in (NOOP, BY_HANDLE):
+        if cell.target == BY_HANDLE or cell.target.partition("/")[0] == NOOP:
             continue
         noop, by_handle = (measured[Cell(name, cell.connections)] for name in (NOOP, BY_HANDLE))
-        more = [a - b for a, b in zip(found.of("p50_ms"), noop.of("p50_ms"), strict=True)]
-        yield Figure(f"{cell.name}/over_noop_ms", median(more), "ms")
+        yield Figure(f"{cell.name}/over_noop_ms", _more(found, noop), "ms")
+        same = measured[Cell(f"{NOOP}/{cell.target}", cell.connections)]
+        yield Figure(f"{cell.name}/over_noop_same_body_ms", _more(found, same), "ms")
         yield Figure(f"{cell.name}/share_of_noop", _ratio(found, noop), "")
         yield Figure(f"{cell.name}/share_of_noop_by_handle", _ratio(found, by_handle), "")
         yield Figure(f"{cell.name}/by_policy", found.by_policy / found.decisions, "")
+
+
+def _more(found: Measured, other: Measured) -> float:
+    return median([a - b for a, b in zip(found.of("p50_ms"), other.of("p50_ms"), strict=True)])
 
 
 def _ratio(found: Measured, other: Measured) -> float:

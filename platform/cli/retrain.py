@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loadmaster.envs.errors import counted
 from loadmaster.platform.cli import options
 from loadmaster.platform.cli.options import UsageError, option
 from loadmaster.platform.ray.session import in_a_job, lower_priority, set_ray_env
@@ -121,7 +122,7 @@ def report(result: ComparisonResult, as_json: bool) -> None:
     new, old = result.candidate, result.serving
     word = "better" if result.better else "not proven better"
     print(
-        f"{result.metric} on {result.sequences} unseen sequences: {old.name} "
+        f"{result.metric} on {counted(result.sequences, 'unseen sequence')}: {old.name} "
         f"{figure(old.mean)}, {new.name} {figure(new.mean)}: "
         f"{result.difference_text or 'unknown'} "
         f"[{figure(result.ci95[0])}, {figure(result.ci95[1])}], {word}"

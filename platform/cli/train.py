@@ -161,9 +161,11 @@ def report(outcome: Outcome, folder: RunFolder, as_json: bool) -> None:
             "curve": str(picture),
         })  # fmt: skip
         return
+    from loadmaster.envs.errors import counted
+
     metric = progress.metric
     print(
-        f"{metric.label} on {progress.sequences} unseen sequences: "
+        f"{metric.label} on {counted(progress.sequences, 'unseen sequence')}: "
         f"{metric.text(progress.curve[0][1])} at first, {metric.text(best)} at best "
         f"(iteration {iteration})"
     )

@@ -15,7 +15,7 @@ INTERVAL, WINDOW, TARGET, LOW, TOLERANCE, DOWN_MIN, SETTLE, RESTART, CATCH_UP, L
 
 @dataclass(frozen=True)
 class Baseline:
-    """A rule (`rules.py`) and its parameters by name; those not given are 0.
+    """A rule (`rules.py`, `formulas.py`) and its parameters by name; those not given are 0.
 
     The rule `static` may have a `plan` for a job instead, the instances of each task.
     """

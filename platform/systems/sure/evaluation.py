@@ -1,12 +1,12 @@
 """Evaluation in stream scaling: the environment's adapter, and SURE's bundles in episodes."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.stream_scaling.baselines import BASELINES
-from loadmaster.envs.stream_scaling.calibration import tuned_baseline
+from loadmaster.envs.stream_scaling.calibration import tuned_baseline, untuned_baselines
 from loadmaster.envs.stream_scaling.clairvoyant import POLICY as CLAIRVOYANT
 from loadmaster.envs.stream_scaling.clairvoyant import run_clairvoyant
 from loadmaster.envs.stream_scaling.describe import changed_settings, describe_episode
@@ -63,7 +63,7 @@ def prepare(settings: StreamScalingSettings) -> adapters.EvaluationSetup:
         conditions=describe_episode(settings, setup.job),
         metrics=episode_metrics(settings),
         run=lambda policy, seed: run(policy, settings, setup, seed),
-        notes=(setup.load.description,) if setup.load.description else (),
+        notes=tuple(notes(settings, setup)),
         parameters=tuned_parameters(settings, setup),
         oracles=frozenset({CLAIRVOYANT, FORESIGHT}),
         bank=setup,
@@ -87,6 +87,15 @@ def run(
         rivals = [tuned_baseline(name, settings, setup) for name in BASELINES]
         return run_clairvoyant(settings, setup, seed, rivals, record=record)
     return run_episode(policy, settings, seed, setup, record=record)
+
+
+def notes(settings: StreamScalingSettings, setup: Setup) -> Iterator[str]:
+    """On the load, and on rules without parameters for this job."""
+    if setup.load.description:
+        yield setup.load.description
+    if untuned := untuned_baselines(settings, setup):
+        command = f"loadmaster calibrate stream_scaling --set job={settings.job}"
+        yield f"not tuned for {setup.job.name}: {', '.join(untuned)}; see `{command}`"
 
 
 def tuned_parameters(settings: StreamScalingSettings, setup: Setup) -> dict[str, str]:

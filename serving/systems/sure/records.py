@@ -14,6 +14,7 @@ TASKS_MAX = 256
 EDGES_MAX = 5_000
 SNAPSHOTS_MAX = 1_440
 INSTANCES_MAX = 100_000
+DEFAULT_INSTANCES = 200  # of all tasks together
 PARALLELISM_MAX = 32_768  # Flink's largest maximum parallelism
 MINUTES_MAX = 1e7  # about 19 years
 RECORDS_MAX = 1e15

@@ -11,6 +11,7 @@ from pydantic.config import JsonDict
 
 from loadmaster.serving.system import Record, State
 from loadmaster.serving.systems.sure.records import (
+    DEFAULT_INSTANCES,
     EDGES_MAX,
     INSTANCES_MAX,
     TASKS_MAX,
@@ -73,7 +74,10 @@ class SureState(State):
         default=None, description="How long the job was down then; default: one minute."
     )
     max_instances: int = Field(
-        default=200, ge=1, le=INSTANCES_MAX, description="The most instances of all tasks together."
+        default=DEFAULT_INSTANCES,
+        ge=1,
+        le=INSTANCES_MAX,
+        description="The most instances of all tasks together.",
     )
 
     @cached_property

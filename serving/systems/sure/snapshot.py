@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
@@ -14,12 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import Ints
-from loadmaster.envs.errors import InputError
-from loadmaster.envs.stream_scaling import jobs as job_graphs
 from loadmaster.envs.stream_scaling import state as cols
 from loadmaster.envs.stream_scaling.snapshot import JobSnapshot
 from loadmaster.envs.stream_scaling.state import JobTables
 from loadmaster.serving.system import field_error
+from loadmaster.serving.systems.sure.job_graph import ParsedGraph, parse_graph
 from loadmaster.serving.systems.sure.records import SNAPSHOTS_MAX, Snapshots, Task
 
 Floats = NDArray[np.float64]
@@ -85,6 +85,7 @@ class ParsedJob:
     snapshot: JobSnapshot
     notes: tuple[str, ...]  # values that were not reported, and what was taken instead
 
+    @cached_property
     def backlog(self) -> tuple[float, float]:
         """Seconds in which as much arrives as is pending, and the part of that that is added."""
         source = self.snapshot.job.source >= 0
@@ -105,27 +106,24 @@ class ParsedJob:
 def parse_job(state: JobFields) -> ParsedJob:
     """Check the state and lay it out; the first fault is raised as a ValidationError."""
     _check_shapes(state.snapshots, len(state.tasks))
-    job = _ordered_job(state)
-    place = {task.name: number for number, task in enumerate(state.tasks)}
-    order = np.array([place[name] for name in job.names])
+    graph = parse_graph(state.job, state.tasks, state.edges)
     values = {name: np.array(table, np.float64) for name, table in _tables(state.snapshots)}
-    _check_values(state.tasks, values)
-    notes = tuple(_fill_missing(state, job, values))
-    metrics = _metrics(state.snapshots.minutes_ago, values, order)
-    tables = job_graphs.job_tables(job, max(task.max_parallelism for task in state.tasks))
+    _check_values(graph, values)
+    notes = tuple(_fill_missing(state, graph.source, values))
+    metrics = _metrics(state.snapshots.minutes_ago, values, graph.order)
     age = state.minutes_since_restart
     down_for = DEFAULT_RESTART_MIN if state.restart_minutes is None else state.restart_minutes
     snapshot = JobSnapshot(
-        job=tables._replace(ratio=_edge_ratios(tables, metrics)),
-        levels=job.levels,
+        job=graph.tables._replace(ratio=_edge_ratios(graph.tables, metrics)),
+        levels=graph.levels,
         metrics=metrics,
-        parallelism=values["parallelism"][-1][order].astype(np.int64),
+        parallelism=values["parallelism"][-1][graph.order].astype(np.int64),
         week_minute=round(state.time_of_week_min),
         restart_age_min=None if age is None else round(age),
         down_for_min=0.0 if age is None else down_for,
         plan_limit=state.max_instances,
     )
-    return ParsedJob(job.names, snapshot, notes)
+    return ParsedJob(graph.names, snapshot, notes)
 
 
 def _check_shapes(snapshots: Snapshots, tasks: int) -> None:
@@ -141,6 +139,8 @@ def _check_shapes(snapshots: Snapshots, tasks: int) -> None:
         if len(table) != len(ages):
             why = f"{len(table)} rows; expected {len(ages)}, as many as minutes_ago"
             raise field_error(("snapshots", name), why)
+        if set(map(len, table)) == {tasks}:
+            continue
         for row, given in enumerate(table):
             if len(given) != tasks:
                 why = f"{len(given)} values; expected {tasks}, one for each task"
@@ -154,69 +154,9 @@ def _tables(snapshots: Snapshots) -> Iterator[tuple[str, Any]]:
             yield name, table
 
 
-def _ordered_job(state: JobFields) -> job_graphs.Job:
-    """The tasks with their parents, in an order in which those come first."""
-    _check_names(state.tasks)
-    parents: dict[str, list[str]] = {task.name: [] for task in state.tasks}
-    read = set()
-    for number, (parent, child) in enumerate(state.edges):
-        for side, name in enumerate((parent, child)):
-            if name not in parents:
-                raise field_error(("edges", number, side), f"{name!r} is no task of the job")
-        if parent in parents[child]:
-            why = f"{parent!r} to {child!r} is listed twice; expected each edge once"
-            raise field_error(("edges", number), why)
-        parents[child].append(parent)
-        read.add(parent)
-    for number, task in enumerate(state.tasks):
-        own = parents[task.name]
-        for field, by_edges in (("source", not own), ("sink", task.name not in read)):
-            if getattr(task, field) not in (None, by_edges):
-                why = f"{str(not by_edges).lower()} contradicts the edges of {task.name!r}"
-                raise field_error(("tasks", number, field), f"{why}; expected the other, or null")
-        if task.chained and len(own) != 1:
-            why = f"chained with {len(own)} parents; expected one"
-            raise field_error(("tasks", number, "chained"), why)
-    try:
-        return job_graphs.build_job(
-            state.job,
-            [
-                job_graphs.Task(
-                    task.name,
-                    duration=1.0,
-                    parents=tuple(parents[task.name]),
-                    key_groups=task.key_groups or task.max_parallelism,
-                    partitions=task.max_parallelism,
-                    chained=task.chained,
-                )
-                for task in state.tasks
-            ],
-        )
-    except InputError as fault:  # all else was checked
-        raise field_error(("edges",), str(fault).removeprefix(f"job {state.job}: ")) from None
-
-
-def _check_names(tasks: tuple[Task, ...]) -> None:
-    names: set[str] = set()
-    vertices: set[str] = set()
-    for number, task in enumerate(tasks):
-        if task.name in names:
-            why = f"two tasks are called {task.name!r}; expected names that differ"
-            raise field_error(("tasks", number, "name"), why)
-        vertex = task.id or task.name
-        if vertex in vertices:
-            why = f"two tasks have the id {vertex!r}; expected ids that differ"
-            raise field_error(("tasks", number, "id"), why)
-        if task.key_groups is not None and task.key_groups < task.max_parallelism:
-            why = f"{task.key_groups}; expected at least its max_parallelism {task.max_parallelism}"
-            raise field_error(("tasks", number, "key_groups"), why)
-        names.add(task.name)
-        vertices.add(vertex)
-
-
-def _check_values(tasks: tuple[Task, ...], values: dict[str, Floats]) -> None:
+def _check_values(graph: ParsedGraph, values: dict[str, Floats]) -> None:
     """Raise for instances above the maximum, and for more time than there is."""
-    most = np.array([task.max_parallelism for task in tasks])
+    most = graph.most
     for row, task in _first(values["parallelism"] > most):
         why = f"{values['parallelism'][row, task]:g} instances; expected at most {most[task]}"
         raise field_error(("snapshots", "parallelism", row, task), f"{why}, its max_parallelism")
@@ -236,11 +176,9 @@ def _first(wrong: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
 
 
 def _fill_missing(
-    state: JobFields, job: job_graphs.Job, values: dict[str, Floats]
+    state: JobFields, source: NDArray[np.bool_], values: dict[str, Floats]
 ) -> Iterator[str]:
     """Replace what tasks do not report; yield notes on what Flink usually has."""
-    parents = {task.name: task.parents for task in job.tasks}
-    source = np.array([not parents[task.name] for task in state.tasks])
     for name in ("busy_ms_per_s", "busy_max_ms_per_s", "records_in_per_s"):
         for row, task in _first(np.isnan(values[name]) & ~source):
             why = "null; expected a number, which only sources may lack"

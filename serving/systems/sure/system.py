@@ -87,7 +87,7 @@ class SureEndpoint(Endpoint[SureState, SureDecision, SureOutcome]):
         now, plan, backlog = (
             state.snapshots.parallelism[-1],
             decision.parallelism,
-            state.parsed.backlog(),
+            state.parsed.backlog,
         )
         return tuple(
             Quantity(f"{_PREFIX}{task.name}", float(count), float(plan[task.name]), *backlog)
@@ -126,10 +126,13 @@ class SureEndpoint(Endpoint[SureState, SureDecision, SureOutcome]):
             if count > task.max_parallelism:
                 most = f"expected at most {task.max_parallelism}"
                 return f"task {task.name!r} gets {count} instances; {most}"
-        total, now = sum(decision.parallelism.values()), sum(state.snapshots.parallelism[-1])
-        if total > max(state.max_instances, now):
+        plan, now = decision.parallelism, state.snapshots.parallelism[-1]
+        total = sum(plan.values())
+        if total > max(state.max_instances, sum(now)):
             return f"{total} instances in all; expected at most {state.max_instances}"
-        if decision != to_decision(state, decision.parallelism):
+        bounds = {name: one.parallelism.upperBound for name, one in decision.requirements.items()}
+        required = {task.id or task.name: plan[task.name] for task in state.tasks}
+        if bounds != required or decision.act != (tuple(plan.values()) != tuple(now)):
             return "act or requirements do not fit the parallelism"
         return None
 
@@ -152,7 +155,7 @@ class SureEndpoint(Endpoint[SureState, SureDecision, SureOutcome]):
             "backpressured": float((last[:, cols.BLOCKED] * count).sum() / count.sum()),
             "records_per_s_log": math.log1p(arriving / 60),
             "buffer_usage": float(last[:, cols.BUFFER_USE].max()),
-            "backlog_log_min": math.log1p(state.parsed.backlog()[0] / 60),
+            "backlog_log_min": math.log1p(state.parsed.backlog[0] / 60),
         }
 
     def reward(self, outcome: SureOutcome) -> float:

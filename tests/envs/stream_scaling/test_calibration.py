@@ -12,7 +12,11 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.stream_scaling.baselines import BASELINES, Baseline
 from loadmaster.envs.stream_scaling.baselines.rules import REMEMBERED
-from loadmaster.envs.stream_scaling.calibration import Calibration, tuned_baseline
+from loadmaster.envs.stream_scaling.calibration import (
+    Calibration,
+    tuned_baseline,
+    untuned_baselines,
+)
 from loadmaster.envs.stream_scaling.episode import build_setup
 from loadmaster.envs.stream_scaling.rollout import run_baseline, run_episode
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
@@ -115,6 +119,13 @@ def test_plan_is_kept_and_used(tmp_path: Path) -> None:
     assert result.parallelism is not None
     np.testing.assert_array_equal(result.parallelism, np.tile(plan, (720, 1)))
     assert tuned("static", path, job="small-2") is BASELINES["static"], "another job's plan"
+
+
+def test_rules_without_an_entry_of_the_job_are_untuned(tmp_path: Path) -> None:
+    path = kept_in(tmp_path, {}, {"baseline": "ds2", "job": "large-1", "tasks": 52})
+    settings = SHORT.model_copy(update={"calibration": path})
+    assert untuned_baselines(settings, JOB) == ("static", "threshold", "ds2", "dhalion", "flink")
+    assert untuned_baselines(SHORT, JOB) == ()
 
 
 def test_plan_of_another_number_of_tasks_is_refused() -> None:

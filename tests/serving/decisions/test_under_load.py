@@ -93,13 +93,17 @@ def test_figures_are_measured_beside_no_ops(server: BenchServer, noops: dict[str
     figures = measure_loads(server, noops, lambda _: None, rounds=2, seconds=0.4)
     found = {figure.name.removeprefix("serve/"): figure.value for figure in figures}
     each = {"p50_ms", "p99_ms", "requests_per_s"}
-    compared = each | {"over_noop_ms", "share_of_noop", "share_of_noop_by_handle", "by_policy"}
-    figures_of = dict.fromkeys(noops, each) | {"toy/small": compared, "toy/large": compared}
+    shares = {"share_of_noop", "share_of_noop_by_handle", "by_policy"}
+    compared = each | shares | {"over_noop_ms", "over_noop_same_body_ms"}
+    bodies = ("toy/small", "toy/large")
+    alone = (*noops, *(f"noop/{body}" for body in bodies))
+    figures_of = dict.fromkeys(alone, each) | dict.fromkeys(bodies, compared)
     cells = product(figures_of.items(), ("c1", "c16"))
     assert set(found) == {f"{name}/{c}/{one}" for (name, ones), c in cells for one in ones}
     small = {one: found[f"toy/small/c1/{one}"] for one in compared}
     assert small["by_policy"] > 0.9
     assert 0 < small["share_of_noop"] < 1
     assert small["over_noop_ms"] > 0
+    assert found["toy/large/c1/over_noop_same_body_ms"] > 0
     assert small["requests_per_s"] < found["noop/c1/requests_per_s"]
     assert found["noop_by_handle/c1/p50_ms"] > found["noop/c1/p50_ms"]

@@ -19,6 +19,7 @@ from loadmaster.envs.stream_scaling.rollout import run_baseline
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.snapshot import observe_snapshot
 from loadmaster.serving.systems.sure.examples import examples
+from loadmaster.serving.systems.sure.job_graph import parse_graph
 from loadmaster.serving.systems.sure.records import Snapshots
 from loadmaster.serving.systems.sure.schema import EXAMPLE, SureState, to_decision
 from loadmaster.serving.systems.sure.system import ENDPOINT, BundlePolicy
@@ -100,6 +101,21 @@ def test_the_order_of_tasks_does_not_matter(tmp_path: Path) -> None:
         assert ENDPOINT.validate_decision(other, found) is None
 
 
+def test_graphs_of_jobs_are_kept_and_not_changed(tmp_path: Path) -> None:
+    first, again, other = edited(), edited(max_instances=50), edited(edges=[["clicks", "store"]])
+    graph = parse_graph(first.job, first.tasks, first.edges)
+    assert again.parsed.snapshot.job.parent is graph.tables.parent
+    assert other.parsed.snapshot.job.parent.tolist() == [0]
+    before = copy.deepcopy(graph)
+    policies = [ENDPOINT.policy(jobs.bundle(tmp_path / "b")), *map(ENDPOINT.rule, ENDPOINT.rules)]
+    for policy in policies:
+        policy.decide(first)
+    for table, expected in zip(
+        (*graph[1:3], *graph.tables), (*before[1:3], *before.tables), strict=True
+    ):
+        np.testing.assert_array_equal(table, expected)
+
+
 def test_a_short_history_is_decided_on_and_noted(tmp_path: Path) -> None:
     policy = ENDPOINT.policy(jobs.bundle(tmp_path / "b"))
     (runner, *_) = list(jobs.decisions(1, job="small-1"))
@@ -137,7 +153,7 @@ def test_what_sources_do_not_report_is_derived_and_noted() -> None:
     np.testing.assert_array_equal(found[:, 1:], edited().parsed.snapshot.metrics[:, 1:])
     unknown = edited(pending_records=[[None, 0, 0]] * 3)
     assert unknown.parsed.notes == ("pending records of clicks not reported",)
-    assert unknown.parsed.backlog() == (0.0, 0.0)
+    assert unknown.parsed.backlog == (0.0, 0.0)
 
 
 # A source reads 4,900 a second; then 380 and 485 more wait with every second. Others count theirs.
