@@ -129,7 +129,9 @@ def crossed_mean(values: NDArray[np.float64]) -> tuple[float, Interval]:
     """
     values = values[:, np.isfinite(values).all(axis=0)]
     runs, seeds = values.shape
-    if runs < 2 or not seeds:
+    if not seeds:
+        return math.nan, NO_INTERVAL
+    if runs < 2:
         summary = summarise(values.ravel())
         return summary.mean, summary.interval
     mean = float(values.mean())
@@ -142,6 +144,7 @@ def crossed_mean(values: NDArray[np.float64]) -> tuple[float, Interval]:
     if whole == 0:
         return mean, Interval(mean, mean)
     degrees = whole**2 / (squares**2 / np.maximum(freedom, 1)).sum()
+    degrees = max(degrees, freedom[:2][freedom[:2] > 0].min())
     reach = stats.t.ppf(0.975, degrees) * math.sqrt(whole / (runs * seeds))
     return mean, Interval(mean - float(reach), mean + float(reach))
 

@@ -135,7 +135,7 @@ def policies_of(
         )
     if not found:
         raise InputError(
-            f"the sweep {str(folder.place)!r} has no policies yet; expected trials with a validation"
+            f"the sweep {str(folder.place)!r} has no policies yet; expected a validated trial"
         )
     return tuple(found)
 

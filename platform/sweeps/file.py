@@ -85,7 +85,8 @@ def load_sweep(
 ) -> Sweep:
     """Read a sweep file; errors name its line and key.
 
-    `trials` overrides its number of trials; a grid has as many as combinations. `assignments` (`a.b=c`) override its base; a searched setting that is assigned is fixed.
+    `trials` overrides its number of trials; that of a grid is fixed. `assignments` (`a.b=c`)
+    override its base; a searched setting that is assigned is fixed.
     """
     document = read_document(path)
     settings = _settings(document)

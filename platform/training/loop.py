@@ -166,9 +166,7 @@ def save_policy(trainer: Trainer, folder: RunFolder, progress: Progress) -> None
         results |= {"best_baseline": baseline, "best_baseline_validation": reached}
     is_best = progress.best[0] == trainer.iteration
     for which in ("last", "best") if is_best else ("last",):
-        trainer.save_policy(
-            folder.path / which, folder.path.name, folder.manifest, results=results
-        )
+        trainer.save_policy(folder.path / which, folder.path.name, folder.manifest, results=results)
 
 
 def _initial_progress(trainer: Trainer, folder: RunFolder) -> Progress:
