@@ -14,7 +14,7 @@ from loadmaster.platform.cli.options import UsageError, argument, option
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from rich.console import Console
 
-PIPED_WIDTH, WIDE = 120, 200  # columns where stdout is no terminal; WIDE: of a sweep
+PIPED_WIDTH, WIDE = 120, 240  # columns where stdout is no terminal; WIDE: of a sweep
 
 
 def evaluate(

@@ -65,12 +65,11 @@ def draw_heat_maps(evaluation: SweepEvaluation, subtitle: str) -> Figure:
         for group, (column, row) in zip(evaluation.groups, values, strict=True):
             mean = evaluation.figure(group, measure).mean
             table[rows.index(row), columns.index(column)] = mean
-        better_is_dark = "viridis_r" if measure.better == "higher" else "viridis"
-        axes.imshow(table, cmap=better_is_dark, origin="lower", aspect="auto")
+        better_is_dark = "Oranges" if measure.better == "higher" else "Oranges_r"
+        axes.imshow(table, cmap=better_is_dark, origin="lower", aspect="auto", alpha=0.6)
         for (row, column), value in np.ndenumerate(table):
             text = "" if np.isnan(value) else _short(measure, value)
-            middle = (column, row, text)
-            axes.text(*middle, ha="center", va="center", fontsize=9, path_effects=[HALO])
+            axes.text(column, row, text, ha="center", va="center", fontsize=9)
         axes.set_xticks(range(len(columns)), [f"{value:g}" for value in columns])
         axes.set_yticks(range(len(rows)), [f"{value:g}" for value in rows])
         axes.set(xlabel=across, ylabel=up)

@@ -119,7 +119,7 @@ def test_variants_set_several_settings_over_base(load: LoadSweep) -> None:
     assert (plain.training.epochs, plain.training.clip, plain.network.size) == (2, 0.2, 8)
     assert (large.training.epochs, large.training.clip, large.network.size) == (5, 0.3, 20)
     assert (plain.seed, large.seed) == (4, 4)
-    with pytest.raises(InputError, match="set by a variant and by .*, at --set"):
+    with pytest.raises(InputError, match=r"set by a variant and by .*, at --set"):
         load(VARIANTS, ["network.size=3"])
 
 
