@@ -204,7 +204,7 @@ class RecurrentConvolution(nn.Module):
         for step in range(window + depth - 1):
             newest = oldest_first[min(step, window - 1)].unsqueeze(0)
             inputs = torch.baddbmm(of_input[1], torch.cat([newest, state[:-1]]), of_input[0])
-            to_gates, to_update = inputs.split([2 * width, width], dim=2)
+            to_gates, to_update = inputs[..., : 2 * width], inputs[..., 2 * width :]
             mixed = torch.baddbmm(gates[1], with_neighbours(state), gates[0])
             reset, keep = (mixed + to_gates).sigmoid().chunk(2, dim=2)
             mixed = torch.baddbmm(update[1], with_neighbours(reset * state), update[0])
@@ -216,6 +216,6 @@ class RecurrentConvolution(nn.Module):
 
 def _stacked(layers: nn.ModuleList) -> tuple[Tensor, Tensor]:
     """(layers, in, out) weights and (layers, 1, out) biases of linear layers of one shape."""
-    weight = torch.stack([layer.weight.T for layer in layers])  # type: ignore[union-attr]
-    bias = torch.stack([layer.bias for layer in layers])  # type: ignore[arg-type]
-    return weight, bias.unsqueeze(1)
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    bias = torch.stack([layer.bias for layer in linear])
+    return torch.stack([layer.weight.T for layer in linear]), bias.unsqueeze(1)
