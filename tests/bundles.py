@@ -16,6 +16,7 @@ def make_bundle(
     environment: Mapping[str, Any] | None = None,
     seed: int = 4,
     system: str = "decima",
+    trained: Mapping[str, Any] | None = None,
     **network: Any,
 ) -> Path:
     """Save a bundle; the seed determines the weights."""
@@ -33,6 +34,7 @@ def make_bundle(
             "iterations": 3,
             "decisions": 1234,
             "machine": {"cores": 2},
+            **(trained or {}),
         },
         results={"metric": "jct_s", "validation": 91.25},
     )

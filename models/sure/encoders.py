@@ -180,27 +180,42 @@ class RecurrentConvolution(nn.Module):
         self.update = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(layers))
 
     def forward(self, nodes: Tensor, batch: DecisionBatch) -> Tensor:
-        """(T, layers * width): the last state of each layer."""
+        """(T, layers * width): the last state of each layer.
+
+        In step s, layer l reads snapshot s - l: the layers below are ahead, and all step together.
+        """
         source, target = batch.edges
-        degree = torch.bincount(target, minlength=len(nodes)).clamp(min=1).unsqueeze(1)
+        tasks, window, width = nodes.shape
+        depth = len(self.gates)
+        degree = torch.bincount(target, minlength=tasks).clamp(min=1).unsqueeze(1)
 
         def with_neighbours(state: Tensor) -> Tensor:
-            summed = torch.zeros_like(state).index_add(0, target, state[source])
-            return torch.cat([state, summed / degree], dim=1)
+            summed = torch.zeros_like(state).index_add(1, target, state[:, source])
+            return torch.cat([state, summed / degree], dim=2)
 
-        present = batch.present[batch.decision].unsqueeze(2)
-        found = []
-        for of_input, gates, update in zip(self.of_input, self.gates, self.update, strict=True):
-            inputs = of_input(nodes)
-            state = nodes.new_zeros(len(nodes), nodes.shape[2])
-            states = []
-            for age in reversed(range(nodes.shape[1])):
-                to_gates, to_update = inputs[:, age].split([2 * state.shape[1], state.shape[1]], 1)
-                reset, keep = (gates(with_neighbours(state)) + to_gates).sigmoid().chunk(2, dim=1)
-                proposed = (update(with_neighbours(reset * state)) + to_update).tanh()
-                later = keep * state + (1 - keep) * proposed
-                state = torch.where(present[:, age], later, state)
-                states.append(state)
-            nodes = torch.stack(states[::-1], dim=1)
-            found.append(state)
-        return torch.cat(found, dim=1)
+        of_input, gates, update = map(_stacked, (self.of_input, self.gates, self.update))
+        oldest_first = nodes.transpose(0, 1).flip(0)  # (L, T, width)
+        # (layers, steps, T, 1) where a layer reads a snapshot that exists.
+        known = batch.present[batch.decision].T.flip(0).unsqueeze(2)
+        reads = known.new_zeros(depth, window + depth - 1, tasks, 1)
+        for layer in range(depth):
+            reads[layer, layer : layer + window] = known
+        state = nodes.new_zeros(depth, tasks, width)
+        for step in range(window + depth - 1):
+            newest = oldest_first[min(step, window - 1)].unsqueeze(0)
+            inputs = torch.baddbmm(of_input[1], torch.cat([newest, state[:-1]]), of_input[0])
+            to_gates, to_update = inputs[..., : 2 * width], inputs[..., 2 * width :]
+            mixed = torch.baddbmm(gates[1], with_neighbours(state), gates[0])
+            reset, keep = (mixed + to_gates).sigmoid().chunk(2, dim=2)
+            mixed = torch.baddbmm(update[1], with_neighbours(reset * state), update[0])
+            proposed = (mixed + to_update).tanh()
+            later = keep * state + (1 - keep) * proposed
+            state = torch.where(reads[:, step], later, state)
+        return state.transpose(0, 1).flatten(1)
+
+
+def _stacked(layers: nn.ModuleList) -> tuple[Tensor, Tensor]:
+    """(layers, in, out) weights and (layers, 1, out) biases of linear layers of one shape."""
+    linear = [layer for layer in layers if isinstance(layer, nn.Linear)]
+    bias = torch.stack([layer.bias for layer in linear])
+    return torch.stack([layer.weight.T for layer in linear]), bias.unsqueeze(1)

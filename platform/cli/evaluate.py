@@ -14,7 +14,7 @@ from loadmaster.platform.cli.options import UsageError, argument, option
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from rich.console import Console
 
-PIPED_WIDTH = 120  # columns where stdout is no terminal
+PIPED_WIDTH, WIDE = 120, 240  # columns where stdout is no terminal; WIDE: of a sweep
 
 
 def evaluate(
@@ -34,6 +34,10 @@ def evaluate(
             "Baselines to compare with; all of them if no policy is named either.",
         ),
     ] = None,
+    sweep: Annotated[
+        str | None,
+        option("FOLDER", "Evaluate the last policy of every trial of a sweep, by its settings."),
+    ] = None,
     seeds: Annotated[int, option("N", "Number of job sequences.")] = 20,
     first_seed: Annotated[int, option("K", "Seed of the first one.")] = 0,
     workload: options.WorkloadName = None,
@@ -51,7 +55,9 @@ def evaluate(
 
     Every policy runs on the same seeds, and results are paired by seed. Prints a table with 95%
     bootstrap intervals; writes CSV, JSON and charts to a folder. For a system, its pretrained
-    policy that fits the settings best takes part, unless --policy names others.
+    policy that fits the settings best takes part, unless --policy names others. With --sweep, the
+    trials of a sweep are compared with each other: trials that differ in their training seed are
+    one group, and environment settings that were searched hold in their evaluation too.
 
     Example:
 
@@ -60,7 +66,18 @@ def evaluate(
         loadmaster evaluate dag_scheduling --set arrivals=poisson --json
 
         loadmaster evaluate decima --policy RUN_OR_BUNDLE --against weighted-fair --explain 3
+
+        loadmaster evaluate sure --sweep sweeps/sure-ablations-20260301-120000
     """
+    if sweep is not None:
+        if policy or against or explain:
+            raise UsageError(
+                "--sweep compares its trials with each other; expected no --policy, --against or "
+                "--explain"
+            )
+        given = (assignments, workload)
+        evaluate_sweep(target, sweep, (first_seed, seeds), given, output, workers, as_json)
+        return
     from rich.console import Console
 
     from loadmaster.envs.registry import systems
@@ -107,15 +124,73 @@ def evaluate(
     if as_json:
         options.print_json(files.as_json(result, written))
         return
-    console = Console(highlight=False, soft_wrap=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = PIPED_WIDTH
+    console = _table_console(PIPED_WIDTH)
     report.print_report(result, console)
     for name, explained in explanations.items():
         print_explanations(name, first_seed, explained, adapter.choice, console)
     if explanations:
         console.print()
     print(f"Tables and charts: {folder}{os.sep}")
+
+
+def evaluate_sweep(
+    target: str,
+    sweep_folder: str,
+    seeds: tuple[int, int],
+    given: tuple[list[str] | None, str | None],
+    output: Path | None,
+    workers: int | None,
+    as_json: bool,
+) -> None:
+    """Compare the trials of a sweep; `seeds`: first and number, `given`: --set and --workload."""
+    from rich.console import Console
+
+    from loadmaster.envs.errors import InputError
+    from loadmaster.models.storage import parse_place
+    from loadmaster.platform.evaluation import adapters
+    from loadmaster.platform.evaluation.files import output_folder
+    from loadmaster.platform.sweeps import evaluation, evaluation_files
+    from loadmaster.platform.sweeps.folder import SweepFolder
+
+    chosen_seeds, processes = adapters.choose_seeds(*seeds), adapters.choose_workers(workers)
+    folder, sweep = SweepFolder.open(parse_place(sweep_folder), "--sweep")
+    progress = Console(stderr=True, highlight=False)
+    try:
+        if target not in (sweep.system.name, sweep.system.environment):
+            raise InputError(
+                f"--sweep {sweep_folder} is a sweep of {sweep.system.name!r}, not of {target!r}"
+            )
+        policies = evaluation.policies_of(folder, sweep, adapters.given_values(*given))
+    finally:
+        folder.close()
+    made = output or Path("results") / folder.place.name
+    with output_folder(made) as scratch:
+        line = f"trials: {len(policies)}, seeds: {len(chosen_seeds)}, processes: {processes}"
+        cold = not policies[0].bundle.policy.is_compiled()
+        total = len(policies) * len(chosen_seeds)
+        with _episode_progress(progress, total, cold, line) as on_episode:
+            found = evaluation.evaluate_trials(sweep, policies, chosen_seeds, processes, on_episode)
+        with progress.status("drawing charts"):
+            written = evaluation_files.write_everything(found, scratch, made)
+    if as_json:
+        options.print_json(evaluation_files.as_json(found, written))
+        return
+    console = _table_console(WIDE)
+    console.print(evaluation_files.title(found), markup=False, soft_wrap=True)
+    console.print()
+    console.print(evaluation_files.result_table(found))
+    console.print()
+    print(f"Tables and charts: {made}{os.sep}")
+
+
+def _table_console(width: int) -> Console:
+    """Stdout, `width` columns wide where it is no terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = width
+    return console
 
 
 @contextmanager

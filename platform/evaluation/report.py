@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from loadmaster.envs.metrics import Metric
+from loadmaster.envs.metrics import Measure, Metric
 from loadmaster.platform.evaluation.comparison import OPTIMUM, Comparison
 from loadmaster.platform.evaluation.statistics import Interval
 
@@ -170,7 +170,7 @@ def marked(comparison: Comparison, policy: str) -> str:
     return f"{policy}{ORACLE}" if policy in comparison.setup.oracles else policy
 
 
-def decimals(metric: Metric, values: Iterable[float]) -> int:
+def decimals(metric: Measure, values: Iterable[float]) -> int:
     """Number of decimals for a column of figures, chosen by the smallest."""
     if not metric.relative:
         return 3

@@ -119,6 +119,36 @@ def share_closed(
     return Share(oracle, float(np.mean(ours) / np.mean(whole)), _interval(shares, len(ours)))
 
 
+def crossed_mean(values: NDArray[np.float64]) -> tuple[float, Interval]:
+    """Mean of `values` (runs, seeds), with an interval for other training runs and other seeds.
+
+    Runs and seeds are crossed random effects: a run is good or bad on all seeds, and a seed is hard
+    for all runs. The variance of the mean is (MS_runs + MS_seeds - MS_rest) / (runs * seeds), with
+    Satterthwaite's degrees of freedom (1946); a bootstrap cannot resample two or three runs. With
+    one run, that of `summarise`. Seeds with a nan are left out.
+    """
+    values = values[:, np.isfinite(values).all(axis=0)]
+    runs, seeds = values.shape
+    if not seeds:
+        return math.nan, NO_INTERVAL
+    if runs < 2:
+        summary = summarise(values.ravel())
+        return summary.mean, summary.interval
+    mean = float(values.mean())
+    of_runs, of_seeds = values.mean(axis=1) - mean, values.mean(axis=0) - mean
+    rest = values - mean - of_runs[:, None] - of_seeds
+    freedom = np.array([runs - 1, seeds - 1, (runs - 1) * (seeds - 1)])
+    squares = np.array([seeds * (of_runs**2).sum(), runs * (of_seeds**2).sum(), (rest**2).sum()])
+    squares = np.where(freedom > 0, squares / np.maximum(freedom, 1), 0.0)
+    whole = max(squares[0] + squares[1] - squares[2], squares[0], squares[1])
+    if whole == 0:
+        return mean, Interval(mean, mean)
+    degrees = whole**2 / (squares**2 / np.maximum(freedom, 1)).sum()
+    degrees = max(degrees, freedom[:2][freedom[:2] > 0].min())
+    reach = stats.t.ppf(0.975, degrees) * math.sqrt(whole / (runs * seeds))
+    return mean, Interval(mean - float(reach), mean + float(reach))
+
+
 def resampled_means(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """(resamples,) means of `values` (seeds,) drawn with replacement; nan values are left out."""
     weights = _resampling_weights(len(values))  # (resamples, seeds)

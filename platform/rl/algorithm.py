@@ -95,8 +95,8 @@ class InputDrivenConfig(AlgorithmConfig):
         resources = config.resources
         self.learners(
             num_learners=resources.learners,
-            num_cpus_per_learner=1,
-            num_gpus_per_learner=1 if resources.gpus else 0,
+            num_cpus_per_learner=0 if resources.gpus else 1,
+            num_gpus_per_learner=resources.gpu_share if resources.gpus else 0,
         )
         self.training(lr=learning.learning_rate.first)
         self.rl_module(rl_module_spec=module)

@@ -1,9 +1,8 @@
 """Reads a sweep file and checks all of it before anything runs."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import System, find_system
@@ -11,6 +10,7 @@ from loadmaster.envs.settings import parse_assignments
 from loadmaster.platform.sweeps.settings import Sweep, SweepSettings
 from loadmaster.platform.sweeps.space import (
     KINDS,
+    VARIANT,
     Dimension,
     Leaf,
     Space,
@@ -33,9 +33,10 @@ def check_environment(document: Document, space: Space, recipe: Recipe) -> None:
     except InputError as fault:
         raise document.fault(("base", "environment"), str(fault)) from None
     for found in space.dimensions:
-        for value in found.probes() if found.leaf.path[0] == "environment" else ():
+        sets_environment = any(path[0] == "environment" for path in found.paths)
+        for value in found.probes() if sets_environment else ():
             try:
-                recipe.check(space.kind.model_validate(space.values({found.leaf.path: value})))
+                recipe.check(space.kind.model_validate(space.values(found.assignments(value))))
             except InputError as fault:
                 raise found.leaf.fault(f"may become {in_words(value)}: {fault}") from None
 
@@ -63,16 +64,16 @@ def check_together(document: Document, sweep: Sweep, base: TrainingConfig) -> No
     if optuna and importlib.util.find_spec("optuna") is None:
         expected = "expected pip install 'loadmaster[optuna]', or random"
         raise fault(("searcher",), f"Optuna is not installed; {expected}")
-    if settings.scheduler.pbt and optuna:
+    if settings.scheduler.pbt and (optuna or settings.searcher.grid):
         raise fault(("searcher",), "pbt draws by itself; expected random")
     for found in sweep.space.dimensions if settings.scheduler.pbt else ():
-        if found.leaf.path[0] == "network":
+        if any(path[0] == "network" for path in found.paths):
             raise found.leaf.fault("pbt copies weights between trials, so networks must agree")
     cpus, gpus = settings.resources.cpus_per_trial, settings.resources.gpus_per_trial
-    workers = sweep.space.most(("rollouts", "workers"))
-    if cpus is not None and cpus <= workers:
-        few = f"{cpus:g} is too few for a learner and {workers:g} rollout workers"
-        expected = f"expected {workers + 1:g}, or fewer rollouts.workers in base"
+    others = sweep.cpus_of_others
+    if cpus is not None and cpus <= others:
+        few = f"{cpus:g} is too few for the trial's process and {others:g} workers and learners"
+        expected = f"expected {others + 1:g}, or fewer rollouts.workers in base"
         raise fault(("resources", "cpus_per_trial"), f"{few}; {expected}")
     if gpus and not sweep.space.most(("resources", "gpus")):
         unused = "nothing would use it; expected resources.gpus in base"
@@ -84,7 +85,8 @@ def load_sweep(
 ) -> Sweep:
     """Read a sweep file; errors name its line and key.
 
-    `assignments` (`a.b=c`) override its base; a searched setting that is assigned is fixed.
+    `trials` overrides its number of trials; that of a grid is fixed. `assignments` (`a.b=c`)
+    override its base; a searched setting that is assigned is fixed.
     """
     document = read_document(path)
     settings = _settings(document)
@@ -96,6 +98,8 @@ def load_sweep(
     recipe = system.load("training")
     space = _space(document, settings, recipe.config_class, assignments)
     space.check()
+    if settings.searcher.grid:
+        settings = settings.model_copy(update={"trials": _grid_size(document, space, trials)})
     base = space.kind.model_validate(space.values())
     check_environment(document, space, recipe)
     asha = settings.scheduler.asha
@@ -144,12 +148,9 @@ def _space(
     kind: type[TrainingConfig],
     assignments: Sequence[str],
 ) -> Space:
-    def line_in(part: str) -> Any:
-        return lambda path: document.where((part, *path))
-
     assigned = list(leaves(kind, parse_assignments(assignments), lambda path: "--set"))
-    base = list(leaves(kind, settings.base, line_in("base"), is_distribution))
-    searched = list(leaves(kind, settings.space, line_in("space"), is_distribution))
+    base = list(leaves(kind, settings.base, _line_in(document, "base"), is_distribution))
+    searched = list(leaves(kind, settings.space, _line_in(document, "space"), is_distribution))
     for leaf in (*base, *assigned):
         if is_distribution(leaf.value):
             raise leaf.fault("is set, not searched; expected a value, or the key under space")
@@ -161,15 +162,53 @@ def _space(
             if _overlap(leaf, other):
                 name = ".".join(other.path)
                 raise leaf.fault(f"{name} is set as well, at {other.where}; expected one of them")
+    variants = _variants(document, settings, kind)
+    for leaf in (leaf for own in variants.values() for leaf in own):
+        for other in (*searched, *assigned):
+            if _overlap(leaf, other):
+                name = f"{'.'.join(other.path)}, at {other.where}"
+                raise leaf.fault(f"set by a variant and by {name}; expected one of them")
     kept = [leaf for leaf in (*base, *searched) if not any(_overlap(leaf, a) for a in assigned)]
-    dimensions: tuple[Dimension, ...] = tuple(
-        dimension(leaf) for leaf in kept if is_distribution(leaf.value)
-    )
+    dimensions = [dimension(leaf) for leaf in kept if is_distribution(leaf.value)]
+    if variants:
+        leaf = Leaf((VARIANT,), None, document.where(("variants",)))
+        dimensions.insert(0, Dimension(leaf, VARIANT, tuple(variants), variants))
     if not dimensions:
         words = ", ".join(KINDS)
         raise document.fault(("space",), f"nothing to search; expected a setting with {words}")
     fixed = [leaf for leaf in kept if not is_distribution(leaf.value)]
-    return Space(kind, (*fixed, *assigned), dimensions)
+    return Space(kind, (*fixed, *assigned), tuple(dimensions))
+
+
+def _line_in(document: Document, *outer: str) -> Callable[[ConfigPath], str]:
+    return lambda path: document.where((*outer, *path))
+
+
+def _variants(
+    document: Document, settings: SweepSettings, kind: type[TrainingConfig]
+) -> dict[str, tuple[Leaf, ...]]:
+    """Settings of each variant, by its name."""
+    found = {}
+    for name, values in settings.variants.items():
+        own = tuple(leaves(kind, values, _line_in(document, "variants", name), is_distribution))
+        for leaf in own:
+            if is_distribution(leaf.value):
+                raise leaf.fault("is set by a variant, not searched; expected a value")
+        found[name] = own
+    return found
+
+
+def _grid_size(document: Document, space: Space, trials: int | None) -> int:
+    """Number of combinations of a grid, which alone is its number of trials."""
+    for found in space.dimensions:
+        if found.numeric:
+            raise found.leaf.fault(f"a grid has no {found.kind}; expected {{choice: [..]}}")
+    size = space.combinations
+    if document.values.get("trials", size) != size:
+        raise document.fault(("trials",), f"the grid has {size} combinations; expected no trials")
+    if trials not in (None, size):
+        raise InputError(f"--trials is {trials}; expected none: the grid has {size} combinations")
+    return size
 
 
 def _overlap(one: Leaf, other: Leaf) -> bool:
@@ -182,8 +221,5 @@ def _overlap(one: Leaf, other: Leaf) -> bool:
 
 
 def _settings_of(leaf: Leaf) -> list[ConfigPath]:
-    """The settings that a leaf sets; a choice between mappings may set several."""
-    choices = leaf.value.get("choice") if is_distribution(leaf.value) else None
-    if not isinstance(choices, list) or not all(isinstance(c, dict) and c for c in choices):
-        return [leaf.path]
-    return [(*leaf.path, key) for choice in choices for key in choice]
+    """The settings that a leaf sets."""
+    return dimension(leaf).paths if is_distribution(leaf.value) else [leaf.path]

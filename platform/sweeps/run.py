@@ -65,7 +65,9 @@ def run_sweep(
 ) -> Outcome:
     """Run all trials on the current Ray, or continue the sweep whose state is in the folder."""
     trainable = tune.with_resources(
-        tune.with_parameters(Trial, sweep=sweep, trainer_at=trainer_at),
+        tune.with_parameters(
+            Trial, sweep=sweep, provenance=dict(folder.manifest), trainer_at=trainer_at
+        ),
         lambda drawn: tune.PlacementGroupFactory(sweep.bundles(drawn)),
     )
     scheduler = scheduler_of(sweep)
@@ -85,8 +87,8 @@ def run_sweep(
             name=TUNE,
             **folder.tune_storage,
             resume_config=tune.ResumeConfig() if folder.begun else None,
-            config={dimension.name: dimension.domain() for dimension in sweep.space.dimensions},
-            num_samples=sweep.settings.trials,
+            config=_domains(sweep),
+            num_samples=1 if sweep.settings.searcher.grid else sweep.settings.trials,
             metric=sweep.metric,
             mode=sweep.settings.mode,
             scheduler=scheduler,
@@ -262,6 +264,13 @@ def scheduler_of(sweep: Sweep) -> Any:
             log_config=False,
         )
     return Fifo()
+
+
+def _domains(sweep: Sweep) -> dict[str, Any]:
+    """Tune's distribution of each dimension; in a grid all of its values."""
+    if sweep.settings.searcher.grid:
+        return {d.name: tune.grid_search(list(d.arguments)) for d in sweep.space.dimensions}
+    return {d.name: d.domain() for d in sweep.space.dimensions}
 
 
 def _searcher_of(sweep: Sweep) -> Any:

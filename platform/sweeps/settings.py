@@ -17,6 +17,7 @@ from pydantic import (
 from loadmaster.envs.registry import System
 from loadmaster.envs.settings import Settings
 from loadmaster.platform.sweeps.space import Space
+from loadmaster.platform.training.config import TrainingConfig
 
 
 class Asha(Settings):
@@ -66,11 +67,16 @@ class Seeded(Settings):
     seed: NonNegativeInt = 0
 
 
+class Grid(Settings):
+    """A trial for every combination of choices and variants."""
+
+
 class Searcher(OneOf):
-    """How values are drawn: at random, or by Optuna from earlier trials."""
+    """How values are drawn: at random, by Optuna from earlier trials, or all combinations."""
 
     random: Seeded | None = None
     optuna: Seeded | None = None
+    grid: Grid | None = None
 
     @property
     def seed(self) -> int:
@@ -101,10 +107,11 @@ class SweepSettings(Settings):
     system: str
     purpose: str
     base: dict[str, Any] = Field(default={})  # overrides for all trials
-    space: dict[str, Any]
+    variants: dict[str, dict[str, Any]] = Field(default={})  # settings over base, by name
+    space: dict[str, Any] = Field(default={})
     metric: str = "validation"
     mode: Literal["min", "max"] = "min"
-    trials: PositiveInt = 16
+    trials: PositiveInt = 16  # of a grid: its combinations
     scheduler: Scheduler = Scheduler()
     searcher: Searcher = Searcher()
     resources: TrialResources = TrialResources()
@@ -135,21 +142,36 @@ class Sweep:
         return self.settings.metric
 
     @property
+    def cpus_of_others(self) -> float:
+        """CPUs of rollout workers and learners in the largest trial."""
+        most = self.space.most
+        learners = 0 if most(("resources", "gpus")) else most(("resources", "learners"))
+        return most(("rollouts", "workers")) + learners
+
+    @property
     def needs(self) -> dict[str, float]:
         """Resources of the largest trial."""
-        resources, most = self.settings.resources, self.space.most
-        cpus, gpus = resources.cpus_per_trial, resources.gpus_per_trial
+        cpus, gpus = self.settings.resources.cpus_per_trial, self.settings.resources.gpus_per_trial
         return {
-            "CPU": 1 + most(("rollouts", "workers")) if cpus is None else cpus,
-            "GPU": most(("resources", "gpus")) if gpus is None else gpus,
+            "CPU": 1 + self.cpus_of_others if cpus is None else cpus,
+            "GPU": self.space.most(("resources", "gpus")) if gpus is None else gpus,
         }
 
+    def config(self, drawn: Mapping[str, Any]) -> TrainingConfig:
+        """The configuration of one trial, whose learners share the trial's part of a GPU."""
+        config, gpus = self.space.config(drawn), self.settings.resources.gpus_per_trial
+        if not gpus or not config.resources.gpus:
+            return config
+        share = {"gpu_share": gpus / config.resources.gpus}
+        resources = config.resources.model_copy(update=share)
+        return config.model_copy(update={"resources": resources})
+
     def bundles(self, drawn: Mapping[str, Any]) -> list[dict[str, float]]:
-        """Resources of one trial: the learner's process first, then each rollout worker."""
-        config, resources = self.space.config(drawn), self.settings.resources
-        cpus, gpus = resources.cpus_per_trial, resources.gpus_per_trial
-        workers = config.rollouts.workers
-        learner = {"CPU": 1.0 if cpus is None else cpus - workers}
-        if given := config.resources.gpus if gpus is None else gpus:
-            learner["GPU"] = float(given)
-        return [learner, *({"CPU": 1.0} for _ in range(workers))]
+        """Resources of one trial: its own process first, then rollout workers and learners."""
+        config, cpus = self.config(drawn), self.settings.resources.cpus_per_trial
+        others = [{"CPU": 1.0}] * config.rollouts.workers
+        resources = config.resources
+        each = {"GPU": resources.gpu_share} if resources.gpus else {"CPU": 1.0}
+        others += [each] * resources.learners
+        taken = sum(bundle.get("CPU", 0.0) for bundle in others)
+        return [{"CPU": 1.0 if cpus is None else cpus - taken}, *others]

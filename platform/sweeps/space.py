@@ -6,14 +6,15 @@ rollouts.keep: {quniform: [0.2, 1.0, 0.2]}       a multiple of the third
 rollouts.per_sequence: {randint: [2, 8]}         a whole number, both ends included
 training.method: {choice: [ppo, reinforce]}      one of these, of any type
 training.epochs: 3                               fixed
+
+Variants, under a key of their own, are names of several settings at once; a trial has one of them.
 """
 
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
-from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -97,16 +98,18 @@ KINDS = {  # arguments
     "randint": "a, b",
     "choice": "a, b, ..",
 }
+VARIANT = "variant"  # kind and name of the dimension whose values are names of variants
 DIGITS = 4  # of drawn numbers, so that best.yaml has exactly the values used
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One setting that is searched."""
+    """One setting that is searched, or the variants."""
 
     leaf: Leaf
     kind: str
     arguments: tuple[Any, ...]
+    variants: Mapping[str, tuple[Leaf, ...]] = field(default_factory=dict)  # settings of each
 
     @property
     def name(self) -> str:
@@ -114,7 +117,23 @@ class Dimension:
 
     @property
     def numeric(self) -> bool:
-        return self.kind != "choice"
+        return self.kind not in ("choice", VARIANT)
+
+    @property
+    def paths(self) -> list[Path]:
+        """The settings that it sets; a choice between mappings may set several."""
+        if self.kind == VARIANT:
+            return [leaf.path for leaves in self.variants.values() for leaf in leaves]
+        mappings = [value for value in self.arguments if isinstance(value, dict) and value]
+        if self.kind != "choice" or len(mappings) < len(self.arguments):
+            return [self.leaf.path]
+        return [(*self.leaf.path, key) for mapping in mappings for key in mapping]
+
+    def assignments(self, value: Any) -> list[tuple[Path, Any]]:
+        """Settings and their values in a trial with this value."""
+        if self.kind == VARIANT:
+            return [(leaf.path, leaf.value) for leaf in self.variants[value]]
+        return [(self.leaf.path, value)]
 
     def probes(self) -> tuple[Any, ...]:
         """Values to validate: the choices, or both ends and one between."""
@@ -144,7 +163,7 @@ class Dimension:
         """Ray Tune's distribution."""
         from ray import tune
 
-        if self.kind == "choice":
+        if not self.numeric:
             return tune.choice(list(self.arguments))
         if self.kind == "randint":
             low, high = self.arguments
@@ -166,10 +185,17 @@ class Space:
 
     def config(self, drawn: Mapping[str, Any]) -> TrainingConfig:
         """The configuration of one trial."""
+        return self.kind.model_validate(self.values(self.assignments(drawn)))
+
+    def assignments(self, drawn: Mapping[str, Any]) -> list[tuple[Path, Any]]:
+        """Searched settings and their values in one trial."""
         settled = self.settle(drawn)
-        return self.kind.model_validate(
-            self.values({d.leaf.path: settled[d.name] for d in self.dimensions})
-        )
+        return [pair for d in self.dimensions for pair in d.assignments(settled[d.name])]
+
+    @property
+    def combinations(self) -> int:
+        """Number of trials in a grid."""
+        return math.prod(len(dimension.arguments) for dimension in self.dimensions)
 
     def check(self) -> None:
         """Raise InputError for values that are invalid alone or with those of another dimension."""
@@ -178,24 +204,24 @@ class Space:
             raise _nearest(self.fixed, path).fault(message)
         for dimension in self.dimensions:
             for value in dimension.probes():
-                if found := first_error(self.kind, self.values({dimension.leaf.path: value})):
+                if found := first_error(self.kind, self.values(dimension.assignments(value))):
                     raise dimension.leaf.fault(f"may become {in_words(value)}: {found[1]}")
         for one, other in itertools.combinations(self.dimensions, 2):
             for a, b in itertools.product(one.probes(), other.probes()):
-                both = {one.leaf.path: a, other.leaf.path: b}
+                both = [*one.assignments(a), *other.assignments(b)]
                 if found := first_error(self.kind, self.values(both)):
                     case = f"may become {in_words(b)} while {one.name} is {in_words(a)}"
                     raise other.leaf.fault(f"{case}: {found[1]}")
 
     def most(self, path: Path) -> float:
         """Highest possible value of a numeric setting."""
-        drawn = ({d.leaf.path: value} for d in self.dimensions for value in d.probes())
-        found: list[Any] = [self.kind.model_validate(self.values(one)) for one in ({}, *drawn)]
+        drawn = (d.assignments(value) for d in self.dimensions for value in d.probes())
+        found: list[Any] = [self.kind.model_validate(self.values(one)) for one in ([], *drawn)]
         return max(float(reduce(getattr, path, config)) for config in found)
 
-    def values(self, drawn: Mapping[Path, Any] = MappingProxyType({})) -> dict[str, Any]:
+    def values(self, drawn: Iterable[tuple[Path, Any]] = ()) -> dict[str, Any]:
         """Fixed and drawn values over the defaults, nested."""
-        given = nested([*((leaf.path, leaf.value) for leaf in self.fixed), *drawn.items()])
+        given = nested([*((leaf.path, leaf.value) for leaf in self.fixed), *drawn])
         return over_defaults(self.kind(), given)
 
 

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import resolve
 from loadmaster.platform.sweeps.settings import Sweep
 
+POLICY = "policy"  # the bundle in a trial's checkpoint
 TRAINER = "loadmaster.platform.training.trainer:Trainer"
 
 
@@ -23,17 +25,28 @@ class Trial(tune.Trainable):
     running from then on, and only a running trial can be ended as hung.
     """
 
-    def setup(self, config: dict[str, Any], sweep: Sweep, trainer_at: str = TRAINER) -> None:
-        """`trainer_at`: "module:class", imported here, where the trial runs."""
+    def setup(
+        self,
+        config: dict[str, Any],
+        sweep: Sweep,
+        provenance: Mapping[str, Any],
+        trainer_at: str = TRAINER,
+    ) -> None:
+        """`trainer_at`: "module:class", imported here, where the trial runs.
+
+        `provenance`: the sweep's manifest, for the policies.
+        """
+        self.provenance = provenance
         self.sweep, self.trainer_class, self.drawn = sweep, resolve(trainer_at), config
         self.built: Any = None  # the trainer
+        self.diverged = False  # whether its last report was
         self.outdated = False  # whether it is that of an earlier trial in this process
 
     @property
     def trainer(self) -> Any:
         if self.built is None or self.outdated:
             self.cleanup()
-            self.settings = self.sweep.space.config(self.drawn)
+            self.settings = self.sweep.config(self.drawn)
             recipe = self.sweep.system.load("training")
             self.built, self.outdated = self.trainer_class(recipe, self.settings), False
             # By default the learner uses all cores, which other trials share.
@@ -52,13 +65,23 @@ class Trial(tune.Trainable):
             known = ", ".join(sorted(figures))
             raise InputError(f"metric {metric!r} is never reported; expected one of: {known}")
         figures = {**figures, "iteration": int(figures["iteration"])}
-        if not math.isfinite(figures[metric]):  # diverged
+        self.diverged = not math.isfinite(figures[metric])
+        if self.diverged:
             worst = math.inf if self.sweep.settings.mode == "min" else -math.inf
             figures |= {metric: worst, "done": True}
         return figures
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        self.trainer.save(Path(checkpoint_dir) / "trainer")
+        folder = Path(checkpoint_dir)
+        self.trainer.save(folder / "trainer")
+        if self.diverged:  # a bundle refuses weights that are not finite
+            return
+        self.trainer.save_policy(
+            folder / POLICY,
+            self.sweep.name,
+            self.provenance,
+            {"searched": self.sweep.space.settle(self.drawn)},
+        )
 
     def restore(self, saved: Any) -> None:
         """Restore the checkpoint that Tune has on record, or the oldest that still exists.
@@ -75,7 +98,7 @@ class Trial(tune.Trainable):
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Reuse the process, which has everything imported and compiled, for a new trial."""
-        self.drawn, self.outdated = new_config, True
+        self.drawn, self.outdated, self.diverged = new_config, True, False
         return True
 
     def cleanup(self) -> None:

@@ -1,7 +1,7 @@
 """Learned policies at work: running episodes, explaining decisions."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from loadmaster.models.policy import ExplainedDecision
 
@@ -21,6 +21,15 @@ class LearnedPolicy(Protocol):
 
     def is_compiled(self) -> bool:
         """Whether the compiled episode loop is in the cache."""
+        ...
+
+
+@runtime_checkable
+class TimedPolicy(Protocol):
+    """A policy whose decisions are timed without the environment."""
+
+    def decision_s(self, settings: Any, seed: int, workload: Any, count: int) -> float:
+        """Median processor time of the first `count` decisions of the episode of `seed`."""
         ...
 
 

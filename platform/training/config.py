@@ -126,6 +126,7 @@ class Resources(Settings):
 
     learners: NonNegativeInt = 0  # 0: the rollout workers learn from what they recorded
     gpus: NonNegativeInt = 0  # one for each learner; sets `learners` where that is 0
+    gpu_share: float = Field(default=1.0, gt=0, le=1)  # of a GPU that a learner takes
 
     @model_validator(mode="before")
     @classmethod

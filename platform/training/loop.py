@@ -17,8 +17,6 @@ import ray
 from rich.console import Console
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.settings import Settings
-from loadmaster.models.bundle import save_bundle
 from loadmaster.platform.ray.cleanup import (
     RAY_LOG,
     cleanup_on_exit,
@@ -158,11 +156,6 @@ def checkpoint(trainer: Trainer, folder: RunFolder) -> None:
 
 def save_policy(trainer: Trainer, folder: RunFolder, progress: Progress) -> None:
     """Save the policy as the bundle `last`, and as `best` if it validated best so far."""
-    manifest, config = folder.manifest, trainer.config
-    environment = getattr(config, "environment", None)
-    changed: dict[str, Any] = {}  # beside the environment's own defaults
-    if isinstance(environment, Settings):
-        changed = environment.model_dump(mode="json", exclude_defaults=True)
     results: dict[str, Any] = {
         "metric": progress.metric.name,
         "validation": dict(progress.curve).get(trainer.iteration),
@@ -173,24 +166,7 @@ def save_policy(trainer: Trainer, folder: RunFolder, progress: Progress) -> None
         results |= {"best_baseline": baseline, "best_baseline_validation": reached}
     is_best = progress.best[0] == trainer.iteration
     for which in ("last", "best") if is_best else ("last",):
-        save_bundle(
-            folder.path / which,
-            name=folder.path.name,
-            system=trainer.recipe.system,
-            network=trainer.recipe.network(config),
-            weights=trainer.weights(),
-            trained={
-                "environment": changed,
-                "config": config.model_dump(mode="json"),
-                "seed": config.seed,
-                "iterations": trainer.iteration,
-                "decisions": trainer.decisions,
-                **{name: manifest.get(name) for name in ("command", "machine", "revision")},
-                "date": manifest.get("started"),
-            },
-            results=results,
-            replace=True,
-        )
+        trainer.save_policy(folder.path / which, folder.path.name, folder.manifest, results=results)
 
 
 def _initial_progress(trainer: Trainer, folder: RunFolder) -> Progress:

@@ -7,12 +7,14 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from loadmaster.envs.errors import InputError
-from loadmaster.models.bundle import build_network
+from loadmaster.envs.settings import Settings
+from loadmaster.models.bundle import build_network, save_bundle
 from loadmaster.models.files import atomic_folder
 from loadmaster.platform.rl.algorithm import InputDriven
 from loadmaster.platform.rl.learner import TERM
@@ -81,6 +83,43 @@ class Trainer:
             name.removeprefix(NETWORK): torch.as_tensor(np.array(value))
             for name, value in self.algorithm.policy_weights().items()
         }
+
+    def save_policy(
+        self,
+        folder: Path,
+        name: str,
+        provenance: Mapping[str, Any],
+        trained: Mapping[str, Any] | None = None,
+        results: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the policy as a bundle, with the command, machine and revision of `provenance`.
+
+        `trained` is added to what the bundle has on its training.
+        """
+        config = self.config
+        environment = getattr(config, "environment", None)
+        changed: dict[str, Any] = {}  # beside the environment's own defaults
+        if isinstance(environment, Settings):
+            changed = environment.model_dump(mode="json", exclude_defaults=True)
+        save_bundle(
+            folder,
+            name=name,
+            system=self.recipe.system,
+            network=self.recipe.network(config),
+            weights=self.weights(),
+            trained={
+                "environment": changed,
+                "config": config.model_dump(mode="json"),
+                "seed": config.seed,
+                "iterations": self.iteration,
+                "decisions": self.decisions,
+                **{key: provenance.get(key) for key in ("command", "machine", "revision")},
+                "date": provenance.get("started"),
+                **(trained or {}),
+            },
+            results=results,
+            replace=True,
+        )
 
     def save(self, folder: Path) -> None:
         """Write a checkpoint atomically."""

@@ -1,7 +1,10 @@
 """Evaluation in stream scaling: the environment's adapter, and SURE's bundles in episodes."""
 
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
+from itertools import islice
+from statistics import median
 from typing import Any
 
 from loadmaster.envs.settings import build_settings
@@ -27,7 +30,7 @@ from loadmaster.platform.systems.policies import spread
 
 
 class LearnedSure(SurePolicy):
-    """The policy with explanations of episodes."""
+    """The policy with explanations of episodes, and the time of its decisions."""
 
     def explain(
         self, settings: StreamScalingSettings, seed: int, workload: Setup, count: int
@@ -41,6 +44,18 @@ class LearnedSure(SurePolicy):
         acting = [number for number, (decision, *_) in enumerate(made) if decision.act]
         chosen = spread(acting if len(acting) >= count else range(len(made)), count)
         return tuple(explained(*made[number]) for number in sorted(chosen))
+
+    def decision_s(
+        self, settings: StreamScalingSettings, seed: int, workload: Setup, count: int
+    ) -> float:
+        """Median processor time of the first decisions, from the new snapshots to the changes."""
+        runner, spent = self.start_episode(settings, seed, workload), []
+        began = time.process_time()
+        for step in islice(self.steps(runner), count):
+            spent.append(time.process_time() - began)
+            runner.decide(step.decision.action)
+            began = time.process_time()
+        return median(spent)
 
     def is_compiled(self) -> bool:
         return adapters.loop_is_compiled("stream_scaling")

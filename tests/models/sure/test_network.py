@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from loadmaster.envs.errors import InputError
+from loadmaster.models.sure.encoders import RecurrentConvolution
 from loadmaster.models.sure.graph import (
     NONE,
     DecisionBatch,
@@ -265,3 +266,36 @@ def test_wrong_priors_and_settings_are_input_errors(jobs: list[Tables]) -> None:
         pack([], 3)
     with pytest.raises(InputError, match="sampler=full"):
         build_network({"encoder": "attention"})
+
+
+def test_recurrent_layers_that_step_together_are_those_one_after_the_other(
+    jobs: list[Tables],
+) -> None:
+    torch.manual_seed(2)
+    network = RecurrentConvolution(6, 3)
+    batch = pack(jobs[:3], 3)
+    nodes = torch.randn(len(batch.tasks), batch.present.shape[1], 6)
+    present = batch.present[batch.decision]
+    source, target = batch.edges
+    degree = torch.bincount(target, minlength=len(nodes)).clamp(min=1).unsqueeze(1)
+
+    def mixed(state: torch.Tensor) -> torch.Tensor:
+        summed = torch.zeros_like(state).index_add(0, target, state[source])
+        return torch.cat([state, summed / degree], dim=1)
+
+    inputs, expected = nodes, []
+    for of_input, gates, update in zip(
+        network.of_input, network.gates, network.update, strict=True
+    ):
+        state, states = torch.zeros(len(nodes), 6), []
+        for age in reversed(range(nodes.shape[1])):
+            reset, keep, proposed = of_input(inputs[:, age]).chunk(3, dim=1)
+            of_reset, of_keep = gates(mixed(state)).chunk(2, dim=1)
+            reset, keep = (reset + of_reset).sigmoid(), (keep + of_keep).sigmoid()
+            proposed = (proposed + update(mixed(reset * state))).tanh()
+            later = keep * state + (1 - keep) * proposed
+            state = torch.where(present[:, age, None], later, state)
+            states.append(state)
+        inputs = torch.stack(states[::-1], dim=1)
+        expected.append(state)
+    torch.testing.assert_close(network(nodes, batch), torch.cat(expected, dim=1))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import PositiveInt, model_validator
 
@@ -15,6 +16,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import System
 from loadmaster.envs.settings import Settings
 from loadmaster.platform.training.config import TrainingConfig
+from tests.bundles import make_bundle
 
 
 class Hill(Settings):
@@ -86,6 +88,12 @@ class ExampleTrainer:
     def save(self, folder: Path) -> None:
         folder.mkdir()
         (folder / "x.json").write_text(json.dumps([self.iteration, self.x]))
+
+    def save_policy(
+        self, folder: Path, name: str, provenance: Mapping[str, Any], trained: Mapping[str, Any]
+    ) -> None:
+        """A bundle of an untrained Decima, since the example has no network."""
+        make_bundle(folder, name, seed=self.config.seed, trained={**trained, "x": self.x})
 
     def restore(self, folder: Path) -> None:
         self.iteration, self.x = json.loads((folder / "x.json").read_text())

@@ -15,6 +15,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.platform.sweeps.file import load_sweep
 from loadmaster.platform.sweeps.settings import Sweep
 from loadmaster.platform.sweeps.trial import Trial
+from loadmaster.platform.systems.bundle_ref import find_policy
 from tests.platform.sweeps.example_system import TRAINER
 
 LoadSweep = Callable[..., Sweep]
@@ -92,6 +93,36 @@ def test_choice_of_several_settings_of_a_group(load: LoadSweep) -> None:
         assert (found.sequences, found.per_sequence) == expected
 
 
+VARIANTS = """
+base: {training.epochs: 2}
+variants:
+  plain: {}
+  large: {training: {epochs: 5, clip: 0.3}, network.size: 20}
+space: {seed: {choice: [4, 5, 6]}}
+"""
+
+
+def test_a_grid_has_every_combination_of_variants_and_choices(load: LoadSweep) -> None:
+    sweep = load(f"{VARIANTS}searcher: grid")
+    assert [dimension.name for dimension in sweep.space.dimensions] == ["variant", "seed"]
+    assert sweep.settings.trials == 6
+    assert load(f"{VARIANTS}searcher: grid\ntrials: 6", trials=6).settings.trials == 6
+    with pytest.raises(InputError, match="--trials is 5"):
+        load(f"{VARIANTS}searcher: grid", trials=5)
+    fixed = load(f"{VARIANTS}searcher: grid", ["seed=9"])
+    assert (fixed.settings.trials, fixed.space.config({"variant": "plain"}).seed) == (2, 9)
+
+
+def test_variants_set_several_settings_over_base(load: LoadSweep) -> None:
+    space = load(VARIANTS).space
+    plain, large = (space.config({"variant": name, "seed": 4}) for name in ("plain", "large"))
+    assert (plain.training.epochs, plain.training.clip, plain.network.size) == (2, 0.2, 8)
+    assert (large.training.epochs, large.training.clip, large.network.size) == (5, 0.3, 20)
+    assert (plain.seed, large.seed) == (4, 4)
+    with pytest.raises(InputError, match=r"set by a variant and by .*, at --set"):
+        load(VARIANTS, ["network.size=3"])
+
+
 @pytest.mark.parametrize("word", ["none", "fifo", "null"])
 def test_scheduler_none(word: str, load: LoadSweep) -> None:
     scheduler = load(f"{SPACE}scheduler: {word}").settings.scheduler
@@ -122,7 +153,7 @@ ASHA, PBT = "scheduler:\n  asha: ", "scheduler: {pbt: {every_iterations: 10}}"
 # fmt: off
 FAULTS = [  # a file; line, key and a word of the error
     (SPACE + "stop:\n  iteration: 3", 6, "stop.iteration", "did you mean 'iterations'"),
-    ("trials: 3", 1, "space", "missing"),
+    ("trials: 3", 1, "space", "nothing to search"),
     (SPACE + "trials: many", 5, "trials", "valid integer"),
     ('system: example\npurpose: "  "\n' + SPACE, 2, "purpose", "one line"),
     ("purpose: x\nsystem: exampel\n" + SPACE, 2, "system", "did you mean 'example'"),
@@ -155,10 +186,20 @@ FAULTS = [  # a file; line, key and a word of the error
      6, "scheduler.asha.max_iterations", "beyond stop.iterations"),
     ("space:\n  network.size: {randint: [1, 9]}\n" + PBT, 5, "network.size", "copies weights"),
     (SPACE + PBT + "\nsearcher: optuna", 6, "searcher", "pbt draws by itself"),
-    (SPACE + "resources: {cpus_per_trial: 2}", 5, "resources.cpus_per_trial", "2 rollout workers"),
+    (SPACE + "resources: {cpus_per_trial: 2}", 5, "resources.cpus_per_trial", "2 workers and"),
     ("space: {rollouts: {choice: [{workers: 1}, {workers: 5}]}}\nresources: {cpus_per_trial: 2}",
-     5, "resources.cpus_per_trial", "5 rollout workers"),
+     5, "resources.cpus_per_trial", "5 workers and"),
     (SPACE + "resources: {gpus_per_trial: 1}", 5, "resources.gpus_per_trial", "gpus in base"),
+    ("variants:\n  a: {}\n  b: {training.epoch: 2}", 6, "training.epoch", "mean 'epochs'"),
+    ("variants:\n  a: 3", 5, "variants.a", "valid dictionary"),
+    ("variants:\n  a: {rollouts.keep: 2}", 4, "variant", "may become a: "),
+    ("variants:\n  a: {training.clip: {uniform: [1, 2]}}", 5, "training.clip", "expected a value"),
+    (SPACE + "variants:\n  a: {training.clip: 0.2}", 6, "training.clip", "set by a variant and by"),
+    ("variants:\n  a: {environment.name: steep}", 4, "variant", "a: unknown hill"),
+    ("variants:\n  a: {network.size: 9}\n" + PBT, 4, "variant", "copies weights"),
+    (SPACE + "searcher: grid", 4, "training.clip", "a grid has no uniform"),
+    ("space: {seed: {choice: [0, 1]}}\nsearcher: grid\ntrials: 3", 6, "trials", "2 combinations"),
+    ("space: {seed: {choice: [0, 1]}}\nsearcher: grid\n" + PBT, 5, "searcher", "draws by itself"),
 ]
 # fmt: on
 DISTRIBUTIONS = {  # of one setting
@@ -221,7 +262,7 @@ def make_trial(load: LoadSweep) -> MakeTrial:
     def make(rest: str, rate: float = 0.1) -> Any:
         class Local(Trial):
             def setup(self, config: dict[str, Any]) -> None:
-                super().setup(config, load(CHOICE + rest), TRAINER)
+                super().setup(config, load(CHOICE + rest), {}, TRAINER)
 
         return Local({RATE: rate})
 
@@ -253,6 +294,19 @@ def test_reset_config_starts_another_trial(make_trial: MakeTrial) -> None:
     assert running.step()["validation"] == pytest.approx(10 * (1 - 2 * 0.2))
 
 
+def test_checkpoints_have_the_policy_unless_it_diverged(
+    make_trial: MakeTrial, tmp_path: Path
+) -> None:
+    for rate, kept in ((0.1, True), (300, False)):
+        running, folder = make_trial("base: {validation.every: 5}", rate), tmp_path / str(rate)
+        folder.mkdir()
+        running.step()
+        running.save_checkpoint(str(folder))
+        assert (folder / "policy" / "manifest.json").exists() == kept
+        if kept:
+            assert find_policy(str(folder / "policy")).manifest.trained["searched"] == {RATE: rate}
+
+
 def test_restore_falls_back_to_the_oldest_checkpoint(make_trial: MakeTrial, tmp_path: Path) -> None:
     running = make_trial("base: {validation.every: 1}")
     for number in (7, 8, 9):
@@ -272,10 +326,23 @@ def test_restore_falls_back_to_the_oldest_checkpoint(make_trial: MakeTrial, tmp_
         ("0", "", [{"CPU": 1}]),
         ("2", "", [{"CPU": 1}, {"CPU": 1}, {"CPU": 1}]),
         ("1", "cpus_per_trial: 2.5", [{"CPU": 1.5}, {"CPU": 1}]),
-        ("0, resources.gpus: 1", "gpus_per_trial: 0.5", [{"CPU": 1, "GPU": 0.5}]),
-        ("0, resources.gpus: 2", "", [{"CPU": 1, "GPU": 2}]),
+        ("0, resources.gpus: 1", "gpus_per_trial: 0.5", [{"CPU": 1}, {"GPU": 0.5}]),
+        ("0, resources: {gpus: 1, gpu_share: 0.25}", "", [{"CPU": 1}, {"GPU": 0.25}]),
+        ("0, resources.gpus: 2", "", [{"CPU": 1}, {"GPU": 1}, {"GPU": 1}]),
+        ("0, resources.learners: 1", "cpus_per_trial: 3", [{"CPU": 2}, {"CPU": 1}]),
     ],
 )
 def test_reserved_resources(workers: str, resources: str, expected: Any, load: LoadSweep) -> None:
     base = f"base: {{rollouts.workers: {workers}}}\nresources: {{{resources}}}"
-    assert load(CHOICE + base).bundles({RATE: 0.1}) == expected
+    sweep = load(CHOICE + base)
+    assert sweep.bundles({RATE: 0.1}) == expected
+    total = {kind: sum(each.get(kind, 0) for each in expected) for kind in ("CPU", "GPU")}
+    assert (sweep.needs["CPU"], sweep.needs["GPU"] >= total["GPU"]) == (total["CPU"], True)
+
+
+def test_learners_share_the_gpu_of_a_trial(load: LoadSweep) -> None:
+    base = "base: {resources.gpus: 2, rollouts.workers: 0}\nresources: {gpus_per_trial: 0.5}"
+    resources = load(CHOICE + base).config({RATE: 0.1}).resources
+    assert (resources.learners, resources.gpu_share) == (2, 0.25)
+    with_learners = load(CHOICE + "base: {resources.learners: 1}").config({RATE: 0.1})
+    assert with_learners.resources.gpu_share == 1

@@ -24,6 +24,7 @@ from loadmaster.platform.sweeps.file import load_sweep
 from loadmaster.platform.sweeps.folder import SweepFolder
 from loadmaster.platform.sweeps.records import Outcome, Record, TrialDisplay, best_of, trial_table
 from loadmaster.platform.sweeps.settings import Sweep
+from loadmaster.platform.systems.bundle_ref import find_policy
 from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.run_folder import read_config
 from tests.platform.cli.one_line import Captured, Cli, Patch
@@ -393,3 +394,42 @@ def test_tiny_sweep_of_decima(root: Path, tmp_path: Path, monkeypatch: Patch, cl
     assert config.training.learning_rate.last == best["parameters"][RATE]
     saved = list((out / "tune" / best["name"]).glob("checkpoint_*/trainer/rllib_checkpoint.json"))
     assert saved, "the best trial left no checkpoint"
+
+    task = "--set workload=toy --set jobs=3 --set executors=4"
+    judged = cli.json(
+        f"evaluate decima --sweep {out} --seeds 2 --workers 2 {task} --output {out}/e"
+    )
+    assert {name for group in judged["groups"] for name in group["trials"]} == {
+        trial["name"] for trial in trials
+    }
+    assert all(group["jct"]["mean"] > 0 for group in judged["groups"])
+    for trial in trials:  # the policy is that of the last iteration
+        last = sorted((out / "tune" / trial["name"]).glob("checkpoint_*"))[-1] / "policy"
+        assert find_policy(str(last)).manifest.trained["iterations"] == trial["iterations"]
+
+
+def test_trial_with_a_learner_of_its_own(root: Path, tmp_path: Path, monkeypatch: Patch) -> None:
+    """The learner's process takes a place that the trial reserved."""
+    monkeypatch.chdir(root)
+    sweep = load_sweep(Path("tune_configs/decima/tiny.yaml"), ["resources.learners=1"], trials=1)
+    folder = SweepFolder.create(tmp_path / "out", sweep, {})
+    (record,) = run.run_sweep(sweep, folder, silent(sweep)).records
+    assert (record.state, record.iterations) == ("finished", 4)
+
+
+def test_grid_runs_every_combination_to_the_end(sweep_file: SweepFile) -> None:
+    path = sweep_file(f"""{QUICK}
+variants: {{slow: {{{RATE}: 0.1}}, fast: {{{RATE}: 0.3, training.epochs: 2}}}}
+space: {{seed: {{choice: [7, 8]}}}}
+searcher: grid
+stop: {{iterations: 4}}
+""")
+    _, outcome = start(path)
+    found = {(r.parameters["variant"], r.parameters["seed"]): r for r in outcome.records}
+    assert set(found) == {(variant, seed) for variant in ("slow", "fast") for seed in (7, 8)}
+    for (variant, _), record in found.items():
+        assert (record.state, record.iterations) == ("finished", 4)
+        rate = 0.1 if variant == "slow" else 0.3
+        assert record.value == pytest.approx(10 * (1 - 2 * rate) ** 4)
+    table = pd.read_csv(path.parent / "out" / "trials.csv")
+    assert sorted(table["variant"]) == ["fast", "fast", "slow", "slow"]

@@ -14,6 +14,7 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.models.storage import Location
 from loadmaster.platform.sweeps import run
+from loadmaster.platform.sweeps.evaluation import policies_of
 from loadmaster.platform.sweeps.folder import SweepFolder
 from loadmaster.platform.sweeps.records import Record, TrialDisplay
 from loadmaster.platform.training.run_folder import read_config
@@ -81,6 +82,14 @@ def test_sweep_in_a_bucket_is_interrupted_and_resumed(
     )
     checkpoints = {name.split("/")[2] for name in place.files() if "/checkpoint_" in name}
     assert checkpoints  # of the trials, written by Tune
+    folder, sweep = SweepFolder.open(place, "--sweep")
+    policies = policies_of(folder, sweep, {})
+    folder.close()
+    assert [own.trial for own in policies] == [trial["name"] for trial in again["trials"]]
+    for own, trial in zip(policies, again["trials"], strict=True):
+        assert own.searched == trial["parameters"]
+        assert own.training_s == pytest.approx(trial["seconds"], abs=0.1)
+        assert own.bundle.manifest.trained["x"] == pytest.approx(trial["value"])  # the last policy
     assert list(temporary_folder.iterdir()) == []
     assert "exists already" in cli.error(f"tune {path} --output '{place}'")
 

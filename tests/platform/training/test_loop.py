@@ -19,6 +19,7 @@ from loadmaster.platform.training.display import Progress, line
 from loadmaster.platform.training.loop import Outcome, run
 from loadmaster.platform.training.run_folder import RunFolder
 from loadmaster.platform.training.tracking import CsvTracker
+from loadmaster.platform.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("here")
 JCT_S = Measure("jct_s", "mean JCT", "s")
@@ -28,6 +29,8 @@ REPORTED = {0: 100.0, 4: 70.0, 8: 80.0, 10: 75.0}  # untrained, every fourth, an
 
 class FakeTrainer:
     """Returns VALIDATIONS, and calls `during[i]` in iteration i."""
+
+    save_policy: Any = Trainer.save_policy
 
     def __init__(self, during: dict[int, Callable[[], Any]], **training: Any) -> None:
         values = {

@@ -6,8 +6,13 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from loadmaster.envs.stream_scaling.episode import build_setup
 from loadmaster.envs.stream_scaling.rollout import run_episode
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
+from loadmaster.models.sure.network import SureNetwork
+from loadmaster.models.sure.settings import SureSettings
+from loadmaster.platform.systems.policies import TimedPolicy
+from loadmaster.platform.systems.sure.evaluation import LearnedSure
 from tests.platform.cli.one_line import Cli
 
 HALF_DAY = "evaluate stream_scaling --set minutes=720 --against static,flink --seeds 2"
@@ -60,3 +65,11 @@ def test_report_has_differences_without_percentages(cli: Cli) -> None:
 )
 def test_bad_input_is_one_line(cli: Cli, given: str, expected: str) -> None:
     assert expected in cli.error(f"evaluate stream_scaling {given} --seeds 1")
+
+
+def test_decisions_are_timed_without_the_environment() -> None:
+    settings = StreamScalingSettings(minutes=60)
+    policy = LearnedSure(SureNetwork(SureSettings(width=10)), settings)
+    assert isinstance(policy, TimedPolicy)
+    seconds = policy.decision_s(settings, 0, build_setup(settings), 50)  # an episode has 12
+    assert 0 < seconds < 0.1
