@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.errors import counted
 from loadmaster.envs.settings import in_words
 from loadmaster.envs.stream_scaling.jobs import Job
-from loadmaster.envs.stream_scaling.settings import DAY_MIN, StreamScalingSettings
+from loadmaster.envs.stream_scaling.settings import DAY_MIN, Fault, StreamScalingSettings
 
 _HOUR_MIN = 60
 
@@ -16,10 +16,11 @@ def describe_episode(settings: StreamScalingSettings, job: Job) -> str:
     days, hours = settings.minutes / DAY_MIN, settings.minutes / _HOUR_MIN
     length = f"{days:g} days" if days >= 2 else f"{hours:g} hours"
     parts = [f"{job.name} ({len(job.names)} tasks)", length]
-    described = {"job", "minutes"}
+    described = {"job", "minutes", "faults"}
     parts += [
         f"{name} {value}" for name, value in changed_settings(settings) if name not in described
     ]
+    parts += [describe_fault(fault) for fault in settings.faults]
     return ", ".join(parts)
 
 
@@ -28,8 +29,20 @@ def changed_settings(settings: StreamScalingSettings) -> list[tuple[str, str]]:
     excluded = {"workload", "data", "calibration"}
     values = settings.model_dump(mode="json", exclude_defaults=True, exclude=excluded)
     if settings.faults:
-        values["faults"] = "+".join(f"{fault.kind}@{fault.at_min:g}" for fault in settings.faults)
+        values["faults"] = " and ".join(map(describe_fault, settings.faults))
     return in_words(values)
+
+
+def describe_fault(fault: Fault) -> str:
+    """What happens, where and when."""
+    task, span = fault.task, f"in minutes {fault.begin} to {fault.end}"
+    if fault.kind == "spike":
+        return f"load of {task or 'all sources'} x{fault.factor:g} {span}"
+    if fault.kind == "silent-source":
+        return f"{task or 'the largest source'} silent {span}"
+    if fault.kind == "lost-instance":
+        return f"an instance of {task or 'the largest task'} lost {span}"
+    return f"service time of {task or 'the largest task'} grows to x{fault.factor:g} {span}"
 
 
 def describe_plan(before: NDArray[np.int64], after: NDArray[np.int64]) -> str:

@@ -80,24 +80,24 @@ def build_setup(settings: StreamScalingSettings, job: Job | None = None) -> Setu
     for fault in settings.faults:
         if fault.task is not None and fault.task not in job.names:
             raise unknown_name("task", fault.task, job.names)
+        task = _task_of(fault, job, tables)
         if fault.kind in _SIMULATED:
-            begin = WARM_UP_MIN + fault.at_min
-            task = _task_of(fault, job, tables)
-            rows.append(
-                [_SIMULATED[fault.kind], task, round(begin), round(begin + fault.minutes),
-                 fault.factor]
-            )  # fmt: skip
+            begin, end = WARM_UP_MIN + fault.begin, WARM_UP_MIN + fault.end
+            rows.append([_SIMULATED[fault.kind], task, begin, end, fault.factor])
+        elif tables.source[task] < 0:
+            sources = [name for name, row in zip(job.names, tables.source, strict=True) if row >= 0]
+            raise unknown_name("source", job.names[task], sources)
     if rows:
         tables = tables._replace(faults=np.array(rows, np.float64))
     return Setup(job, tables, load_workload(settings))
 
 
 def _task_of(fault: Fault, job: Job, tables: JobTables) -> int:
-    """The named task, or the one with the most work; of sources only, for a silent source."""
+    """The named task, or the one with the most work; of sources only, where the load changes."""
     if fault.task is not None:
         return job.names.index(fault.task)
     work = tables.nominal * tables.service_min
-    if fault.kind == "silent-source":
+    if fault.kind not in _SIMULATED:
         work = np.where(tables.source >= 0, work, -1.0)
     return int(work.argmax())
 
@@ -111,14 +111,12 @@ def build_episode(settings: StreamScalingSettings, setup: Setup, seed: int) -> E
     sources = int((setup.tables.source >= 0).sum())
     load = np.repeat(counts[None] * scale, sources, axis=0)
     for fault in settings.faults:
-        span = slice(
-            WARM_UP_MIN + round(fault.at_min), WARM_UP_MIN + round(fault.at_min + fault.minutes)
-        )
+        span = slice(WARM_UP_MIN + fault.begin, WARM_UP_MIN + fault.end)
+        source = setup.tables.source[_task_of(fault, setup.job, setup.tables)]
         if fault.kind == "spike":
-            load[:, span] *= fault.factor
-        elif fault.kind == "silent-source":
-            row = setup.tables.source[_task_of(fault, setup.job, setup.tables)]
-            load[max(row, 0), span] = 0.0
+            load[slice(None) if fault.task is None else source, span] *= fault.factor
+        elif fault.kind == "silent-source":  # its records are not sent later
+            load[source, span] = 0.0
     plan = np.minimum(settings.initial, setup.tables.cap)
     state = new_state(setup.tables, load, plan, settings.history + RING_MARGIN)
     return Episode(constants_of(settings, int(rng.integers(1 << 40))), state, week_minute)

@@ -1,13 +1,20 @@
 """Metrics of a stream scaling episode."""
 
+from collections.abc import Sequence
+
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammainc
 
 from loadmaster.envs.metrics import Metric
 from loadmaster.envs.stream_scaling.episode import EpisodeResult
-from loadmaster.envs.stream_scaling.settings import DAY_MIN, StreamScalingSettings
+from loadmaster.envs.stream_scaling.settings import DAY_MIN, Fault, StreamScalingSettings
 
 _ITERATIONS = 50  # of a bisection
+# Lag below which a job counts as recovered, in minutes of the episode's median load: the records of
+# a restart in normal operation stay below. It depends on the load alone, not on the policy.
+RECOVERED_LAG_MIN = 3.0
+CALM_MIN = 30  # for so long; a lack of instances shows within it
 
 
 def mean_latency_s(result: EpisodeResult) -> float:
@@ -38,7 +45,7 @@ def restarts_per_day(result: EpisodeResult) -> float:
 
 def episode_metrics(settings: StreamScalingSettings) -> tuple[Metric, ...]:
     """Metrics of an evaluation with these settings, the primary one first."""
-    return (
+    metrics = (
         Metric(
             "reward", "reward", "", lambda result: result.reward, better="higher", relative=False
         ),
@@ -67,3 +74,49 @@ def episode_metrics(settings: StreamScalingSettings) -> tuple[Metric, ...]:
         Metric("restarts", "restarts a day", "", restarts_per_day),
         Metric("lag", "mean lag", "records", lambda result: float(result.lag.mean())),
     )
+    if not settings.faults:
+        return metrics
+    return (
+        *metrics,
+        Metric("peak_lag", "peak lag", "records", lambda result: peak_lag(result, settings.faults)),
+        Metric("recovery", "recovery", "min", lambda result: recovery_min(result, settings.faults)),
+    )
+
+
+def peak_lag(result: EpisodeResult, faults: Sequence[Fault]) -> float:
+    """Highest lag from the onset of a fault to the end of the calm that follows it."""
+    spans = [(_onset(fault), _calm_from(result, fault) + CALM_MIN) for fault in faults]
+    return float(max(result.lag[onset:end].max(initial=0.0) for onset, end in spans))
+
+
+def recovery_min(result: EpisodeResult, faults: Sequence[Fault]) -> float:
+    """Minutes from the onset of a fault to the last high lag before the calm; of several, the most.
+
+    A lag is high above RECOVERED_LAG_MIN, and calm are the first CALM_MIN minutes without one at or
+    after the end of the fault. 0 if no lag was high; without calm, to the end of the episode.
+    """
+    high = _high_lag(result)
+    most = 0
+    for fault in faults:
+        onset = _onset(fault)
+        minutes = np.flatnonzero(high[onset : _calm_from(result, fault)])
+        most = max(most, minutes[-1] + 1 if len(minutes) else 0)
+    return float(most)
+
+
+def _high_lag(result: EpisodeResult) -> NDArray[np.bool_]:
+    return result.lag > RECOVERED_LAG_MIN * np.median(result.load)
+
+
+def _onset(fault: Fault) -> int:
+    """The first minute of a fault; of a silent source the one in which its load comes back."""
+    return fault.end if fault.kind == "silent-source" else fault.begin
+
+
+def _calm_from(result: EpisodeResult, fault: Fault) -> int:
+    """First minute of the calm after the fault; without one, the end of the episode."""
+    high, minutes = _high_lag(result), len(result.lag)
+    for minute in range(fault.end, minutes):
+        if not high[minute : minute + CALM_MIN].any():
+            return minute
+    return minutes

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    field_validator,
+    model_validator,
+)
 
 from loadmaster.envs.settings import Settings
 
@@ -15,13 +23,35 @@ WARM_UP_MIN = 60  # before the first decision
 
 
 class Fault(Settings):
-    """A disturbance of the job or its load; times in minutes since the first decision."""
+    """A disturbance of the job or its load; times in minutes since the first decision.
+
+    `KIND@MINUTE`, as in `spike@720`, stands for one with the defaults.
+    """
 
     kind: Literal["spike", "drift", "lost-instance", "silent-source"]
     at_min: float = Field(ge=0)
     minutes: PositiveFloat = 30.0
     factor: PositiveFloat = 10.0  # of the load in a spike, of the service time after a drift
-    task: str | None = None  # None: the task or source with the most work
+    # None: the task or source with the most work; for a spike, all sources.
+    task: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        kind, _, at_min = value.partition("@")
+        return {"kind": kind, "at_min": at_min} if at_min else {"kind": kind}
+
+    @property
+    def begin(self) -> int:
+        """The first minute."""
+        return round(self.at_min)
+
+    @property
+    def end(self) -> int:
+        """The minute after the last one; a drift has reached its factor then, and stays."""
+        return round(self.at_min + self.minutes)
 
 
 class StreamScalingSettings(Settings):
@@ -62,6 +92,11 @@ class StreamScalingSettings(Settings):
     latency_target_min: PositiveFloat = 1.0
     calibration: Path | None = None  # tuned rules' parameters; None: those shipped
 
+    @field_validator("faults", mode="before")
+    @classmethod
+    def _one_fault(cls, value: Any) -> Any:
+        return [value] if isinstance(value, (str, Mapping)) else value
+
     @model_validator(mode="after")
     def _combinations(self) -> StreamScalingSettings:
         if self.decide_every_min > self.minutes:
@@ -72,6 +107,12 @@ class StreamScalingSettings(Settings):
             raise ValueError(
                 f"initial is {self.initial}, more than max_parallelism {self.max_parallelism}"
             )
+        for fault in self.faults:
+            if fault.begin >= self.minutes:
+                raise ValueError(
+                    f"the {fault.kind} at_min {fault.at_min:g} is after the episode's end; "
+                    f"expected less than {self.minutes} minutes"
+                )
         return self
 
     @property
