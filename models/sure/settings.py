@@ -30,13 +30,13 @@ class PriorSettings(Settings):
     """Parameters of the rule in prior.py, by a search on training seeds of all six jobs."""
 
     window_min: PositiveInt = 13  # minutes whose mean is the load
-    drift: NonNegativeFloat = 0.135  # standard deviation of the load to come, relative
+    drift: NonNegativeFloat = 0.12  # standard deviation of the load to come, relative
     horizon_min: PositiveFloat = 60.0  # in which a restart has to pay
-    restart_cost: NonNegativeFloat = 1.7  # factor of the latency that a restart costs
-    replay_min: NonNegativeFloat = 0.4  # of records that a restart repeats
-    catch_up_min: PositiveFloat = 27.0  # in which a backlog is to be processed
-    overload_min: NonNegativeFloat = 47.0  # latency of a load of twice the capacity
-    least_min: NonNegativeFloat = 13.0  # between restarts
+    restart_cost: NonNegativeFloat = 1.5  # factor of the latency that a restart costs
+    replay_min: NonNegativeFloat = 0.48  # of records that a restart repeats
+    catch_up_min: PositiveFloat = 24.0  # in which a backlog is to be processed
+    overload_min: NonNegativeFloat = 43.0  # latency of a load of twice the capacity
+    least_min: NonNegativeFloat = 18.0  # between restarts
     slope: PositiveFloat = 6.0  # log-odds of acting: slope * (gain / cost - 1)
     log_odds: PositiveFloat = 6.0  # the highest, and negative the lowest
 

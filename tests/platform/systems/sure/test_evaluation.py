@@ -41,7 +41,7 @@ def test_rule_and_its_foresight_run_on_request(cli: Cli) -> None:
     assert set(found["policies"]) == {"static", "flink", "sure-rule", "sure-rule-foresight"}
     assert found["best_baseline"] in ("static", "flink")
     assert found["oracles"] == ["sure-rule-foresight"]
-    assert found["closed"]["sure-rule"]["oracle"] == "sure-rule-foresight"
+    assert found["share_of_gap_closed"]["sure-rule"]["oracle"] == "sure-rule-foresight"
     rewards = {name: own["reward"]["mean"] for name, own in found["policies"].items()}
     assert rewards["sure-rule"] != rewards["sure-rule-foresight"]
 
