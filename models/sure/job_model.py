@@ -199,7 +199,8 @@ def read_tasks(snapshots: Floats, tasks: Floats, t: Tables) -> bool:
 @njit_internal
 def busiest_share(task: int, count: int, t: Tables) -> float:
     """Busy time of the busiest of `count` instances, per record a minute at the sources."""
-    return t.demand[task] * (t.hot[task] + (1 - t.hot[task]) / count)
+    share: float = t.demand[task] * (t.hot[task] + (1 - t.hot[task]) / count)
+    return share
 
 
 @njit_internal
