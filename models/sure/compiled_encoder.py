@@ -9,6 +9,7 @@ import numpy as np
 from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.stream_scaling.observation import SNAPSHOT_COLUMNS, TASK_COLUMNS, TIME_COLUMNS
 from loadmaster.models.layers import LINEAR, RELU, Array32, dense_rows, layer_norm_row
+from loadmaster.models.simd_rows import sum_rows
 from loadmaster.models.sure.compiled_tables import (
     NODES,
     SCORES,
@@ -22,7 +23,6 @@ from loadmaster.models.sure.graph import PRESENT
 _OF_TASK = len(SNAPSHOT_COLUMNS)
 _OF_TIME = _OF_TASK + len(TASK_COLUMNS)
 _INPUTS = _OF_TIME + len(TIME_COLUMNS)
-_ONE = np.float32(1)
 
 
 @njit_internal
@@ -35,6 +35,12 @@ def _copy_row(source: Array32, target: Array32) -> None:
 def _add_row(source: Array32, target: Array32) -> None:
     for i in range(len(target)):
         target[i] += source[i]
+
+
+@njit_internal
+def _add_rows(first: Array32, second: Array32, target: Array32) -> None:
+    for i in range(len(target)):
+        target[i] = first[i] + second[i]
 
 
 @compiled
@@ -56,7 +62,7 @@ def keep_snapshots(
             if kept.present[episode, slot]:
                 _compute_features(
                     weights, job, snapshots[episode, row], times[episode, row],
-                    kept.x[episode, slot], work,
+                    kept.first[episode, slot], work,
                 )  # fmt: skip
                 for task in range(len(job.tasks)):
                     for i in range(SCORES):
@@ -69,10 +75,10 @@ def _compute_features(
     job: CompiledJob,
     snapshot: Array32,
     time: Array32,
-    x: Array32,
+    first: Array32,
     work: Workspace,
 ) -> None:
-    """x = LayerNorm(Linear(features)) of every task, and what it adds to the scores."""
+    """W1 x of every task, x = LayerNorm(Linear(features)), and what x adds to the scores."""
     tasks = len(job.tasks)
     for task in range(tasks):
         row = work.inputs[task]
@@ -82,89 +88,114 @@ def _compute_features(
             row[i] = job.tasks[task, i - _OF_TASK]
         for i in range(_OF_TIME, _INPUTS):
             row[i] = time[i - _OF_TIME]
-        row[_INPUTS] = _ONE
-    dense_rows(weights.features, work.zeros, work.inputs, LINEAR, work.summed, tasks)
+    dense_rows(weights.features, work.inputs, LINEAR, work.summed, tasks)
     for task in range(tasks):
         layer_norm_row(work.summed[task], weights.norm[0], weights.norm[1], work.normed[task])
-    dense_rows(weights.scores, work.zeros, work.normed, LINEAR, work.score_part, tasks)
+    dense_rows(weights.scores, work.normed, LINEAR, work.score_part, tasks)
+    dense_rows(weights.first, work.normed, LINEAR, work.summed, tasks)
     for task in range(tasks):
-        _copy_row(work.normed[task], x[task])
+        _copy_row(work.summed[task], first[task])
 
 
 @njit_internal
-def embed(weights: Weights, job: CompiledJob, x: Array32, work: Workspace) -> None:
-    """Embeddings of all tasks by subgraphs, or by the whole graph; `x` (L, N, columns) in rings."""
+def embed(weights: Weights, job: CompiledJob, known: Array32, work: Workspace) -> None:
+    """Embeddings of all tasks by subgraphs, or by the whole graph.
+
+    `known` (L, N, columns): W1 x in rings.
+    """
     work.pooled[:] = 0
     if weights.whole:
-        _encode_whole(weights, job, x, work)
+        _encode_whole(weights, job, known, work)
     else:
-        _encode_subgraphs(weights, job, x, work)
+        _encode_subgraphs(weights, job, known, work)
     _read_out(weights, len(job.tasks), work)
 
 
 @njit_internal
-def _encode_subgraphs(weights: Weights, job: CompiledJob, x: Array32, work: Workspace) -> None:
+def _encode_subgraphs(weights: Weights, job: CompiledJob, known: Array32, work: Workspace) -> None:
     tasks, per_task = len(job.tasks), work.snapshot.shape[1] * (1 + work.neighbour.shape[2])
-    group = max(NODES // max(per_task, 1), 1)
-    table, summed = work.nodes[0], work.nodes[1]
+    group, width = max(NODES // max(per_task, 1), 1), weights.graph.shape[1] - 1
+    table = work.nodes[0]
     for first in range(0, tasks, group):
-        nodes, edges = _subgraphs(weights, job, x, first, min(first + group, tasks), work)
-        for layer in range(len(weights.graph)):
+        last = min(first + group, tasks)
+        nodes = _subgraphs(weights, job, known, first, last, work)
+        for layer in range((len(weights.graph) + 1) // 2):
             for node in range(nodes):
-                _copy_row(table[node], summed[node])
-            for edge in range(edges):
-                _add_row(table[work.edges[edge, 0]], summed[work.edges[edge, 1]])
+                _sum_node(weights, layer, table, node, work)
             _graph_layer(weights, layer, nodes, work)
+            start = 0
+            for task in range(first, last):
+                pooled = work.pooled[task, layer * width :]
+                count = work.end[task - first] - start
+                sum_rows(table, work.rows[start:], count, pooled, LINEAR, pooled, width)
+                start += count
 
 
 @njit_internal
-def _encode_whole(weights: Weights, job: CompiledJob, x: Array32, work: Workspace) -> None:
+def _encode_whole(weights: Weights, job: CompiledJob, known: Array32, work: Workspace) -> None:
     """All tasks in all snapshots; each task is linked from a snapshot to the next in time."""
-    tasks, window, width = len(job.tasks), len(work.slot), len(weights.anchor)
+    tasks, window, width = len(job.tasks), len(work.slot), weights.graph.shape[1] - 1
     for age in range(window):
         if work.slot[age] >= 0:
             for task in range(tasks):
                 row = work.whole[0, age * tasks + task]
-                known, context = x[work.slot[age], task], work.context[age]
-                for i in range(width):
-                    row[i] = known[i] + context[i]
-    table, summed = work.nodes[0], work.nodes[1]
+                _add_rows(known[work.slot[age], task], work.context[age], row)
+    table = work.nodes[0]
     group = max(NODES // tasks, 1)
-    for layer in range(len(weights.graph)):
+    for layer in range((len(weights.graph) + 1) // 2):
         before, after = work.whole[layer % 2], work.whole[1 - layer % 2]
         for first in range(0, window, group):
             nodes = 0
             for age in range(first, min(first + group, window)):
                 if work.slot[age] < 0:
                     continue
+                base, linked = age * tasks, work.linked
                 for task in range(tasks):
-                    work.owner[nodes + task] = task
-                    _copy_row(before[age * tasks + task], summed[nodes + task])
+                    linked[nodes, 0], count = base + task, 1
+                    for place in range(job.degree[task]):
+                        linked[nodes, count] = base + job.linked[task, place]
+                        count += 1
                     if age + 1 < window and work.slot[age + 1] >= 0:
-                        _add_row(before[(age + 1) * tasks + task], summed[nodes + task])
-                for edge in range(job.edges.shape[1]):
-                    source, target = job.edges[0, edge], job.edges[1, edge]
-                    _add_row(before[age * tasks + source], summed[nodes + target])
-                nodes += tasks
+                        linked[nodes, count] = base + tasks + task
+                        count += 1
+                    work.count[nodes] = count
+                    _sum_node(weights, layer, before, nodes, work)
+                    nodes += 1
             _graph_layer(weights, layer, nodes, work)
             nodes = 0
             for age in range(first, min(first + group, window)):
                 if work.slot[age] >= 0:
                     for task in range(tasks):
-                        _copy_row(table[nodes + task], after[age * tasks + task])
-                    nodes += tasks
+                        _copy_row(table[nodes], after[age * tasks + task])
+                        pooled = work.pooled[task, layer * width :]
+                        sum_rows(table, work.rows[nodes:], 1, pooled, LINEAR, pooled, width)
+                        nodes += 1
+
+
+@njit_internal
+def _sum_node(
+    weights: Weights, layer: int, table: Array32, node: int, work: Workspace
+) -> None:
+    """A node's row and the rows with an edge to it.
+
+    The rows of the first layer went through its first map already.
+    """
+    linked, count, columns = work.linked[node], work.count[node], table.shape[1]
+    if layer == 0:
+        sum_rows(table, linked, count, weights.first_bias, RELU, work.nodes[2, node], columns)
+    else:
+        sum_rows(table, linked, count, work.zeros, LINEAR, work.nodes[1, node], columns)
 
 
 @njit_internal
 def _subgraphs(
-    weights: Weights, job: CompiledJob, x: Array32, first: int, last: int, work: Workspace
-) -> tuple[int, int]:
-    """Rows and edges of the subgraphs of tasks `first` to `last`: how many of both.
+    weights: Weights, job: CompiledJob, known: Array32, first: int, last: int, work: Workspace
+) -> int:
+    """Rows and edges of the subgraphs of tasks `first` to `last`; returns the number of rows.
 
     Edges go both ways inside a snapshot, and from a task's node to the next in time.
     """
-    nodes, edges = 0, 0
-    table, width = work.nodes[0], len(weights.anchor)
+    nodes, table, linked, count = 0, work.nodes[0], work.linked, work.count
     for task in range(first, last):
         before, older = -1, len(work.slot)
         for _ in range(work.snapshot.shape[1]):
@@ -177,45 +208,38 @@ def _subgraphs(
             if place < 0:
                 break
             older = work.snapshot[task, place]
-            features, context, own = x[work.slot[older]], work.context[older], nodes
+            features, context, own = known[work.slot[older]], work.context[older], nodes
             for rank in range(-1, work.neighbour.shape[2]):
                 column = 0 if rank < 0 else work.neighbour[task, place, rank]
                 if column < 0:
                     break
                 of = task if rank < 0 else job.candidates[task, column]
-                work.node_task[nodes], work.owner[nodes] = of, task
-                row, known = table[nodes], features[of]
-                for i in range(width):
-                    row[i] = known[i] + context[i]
+                work.node_task[nodes] = of
+                _add_rows(features[of], context, table[nodes])
+                linked[nodes, 0], count[nodes] = nodes, 1
                 for other in range(own, nodes):
                     if job.adjacent[of, work.node_task[other]]:
-                        work.edges[edges, 0], work.edges[edges, 1] = nodes, other
-                        work.edges[edges + 1, 0], work.edges[edges + 1, 1] = other, nodes
-                        edges += 2
+                        linked[nodes, count[nodes]] = other
+                        linked[other, count[other]] = nodes
+                        count[nodes] += 1
+                        count[other] += 1
                 nodes += 1
-            for i in range(width):
-                table[own, i] += weights.anchor[i]
+            _add_row(weights.anchor, table[own])
             if before >= 0:
-                work.edges[edges, 0], work.edges[edges, 1] = before, own
-                edges += 1
+                linked[own, count[own]] = before
+                count[own] += 1
             before = own
-    return nodes, edges
+        work.end[task - first] = nodes
+    return nodes
 
 
 @njit_internal
 def _graph_layer(weights: Weights, layer: int, nodes: int, work: Workspace) -> None:
-    """h' = ReLU(MLP(h_v + sum of h_w over incoming edges)) of these sums; add h' up by task."""
+    """h' = ReLU(MLP(h_v + sum of h_w over incoming edges)) of these sums, of so many nodes."""
     table, summed, hidden = work.nodes[0], work.nodes[1], work.nodes[2]
-    width = len(weights.anchor)
-    for node in range(nodes):
-        summed[node, width] = _ONE
-    first, second = weights.graph[layer, 0], weights.graph[layer, 1]
-    dense_rows(first, work.zeros, summed, RELU, hidden, nodes)
-    dense_rows(second, work.zeros, hidden, RELU, table, nodes)
-    for node in range(nodes):
-        row, own = work.pooled[work.owner[node]], table[node]
-        for i in range(width):
-            row[layer * width + i] += own[i]
+    if layer > 0:
+        dense_rows(weights.graph[2 * layer - 1], summed, RELU, hidden, nodes)
+    dense_rows(weights.graph[2 * layer], hidden, RELU, table, nodes)
 
 
 @njit_internal
@@ -226,5 +250,5 @@ def _read_out(weights: Weights, tasks: int, work: Workspace) -> None:
         layer_norm_row(
             work.pooled[task], weights.readout_norm[0], weights.readout_norm[1], scaled[task]
         )
-    dense_rows(weights.feed_forward, work.zeros, scaled, RELU, work.joined, tasks)
-    dense_rows(weights.joined, work.zeros, work.joined, LINEAR, work.embedding, tasks)
+    dense_rows(weights.feed_forward, scaled, RELU, work.joined, tasks)
+    dense_rows(weights.joined, work.joined, LINEAR, work.embedding, tasks)

@@ -17,7 +17,8 @@ from loadmaster.models.keyed_random import (
     standard_normal,
     uniform,
 )
-from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
+from loadmaster.models.simd import COLUMNS, OUTPUTS
+from loadmaster.models.simd_dense import dense
 
 Array32 = NDArray[np.float32]
 
