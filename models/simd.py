@@ -56,16 +56,25 @@ def blocks(builder: Any, count: Any, size: int) -> Any:
     return builder.sdiv(builder.add(count, INTEGER(size - 1)), INTEGER(size))
 
 
-def for_columns(builder: Any, count: Any, write: Any) -> None:
-    """Call write(column, width) for all columns: `width` registers from `column` on."""
+def for_columns(builder: Any, count: Any, across: int, write: Any) -> None:
+    """Call write(column, width) for all columns: `width` registers from `column` on, or the rest.
+
+    Code is written for each width up to `across`.
+    """
     vectors = blocks(builder, count, VECTOR)
-    whole = builder.sdiv(vectors, INTEGER(ACROSS))
-    with cgutils.for_range(builder, whole) as across:
-        write(builder.mul(across.index, INTEGER(ACROSS * VECTOR)), ACROSS)
-    left = builder.srem(vectors, INTEGER(ACROSS))
-    for width in range(1, ACROSS):
-        with builder.if_then(builder.icmp_signed("==", left, INTEGER(width))):
-            write(builder.mul(whole, INTEGER(ACROSS * VECTOR)), width)
+    whole = builder.sdiv(vectors, INTEGER(across))
+    with cgutils.for_range(builder, whole) as loop:
+        write(builder.mul(loop.index, INTEGER(across * VECTOR)), across)
+    column = builder.mul(whole, INTEGER(across * VECTOR))
+    end = builder.append_basic_block("end")
+    choice = builder.switch(builder.srem(vectors, INTEGER(across)), end)
+    for width in range(1, across):
+        block = builder.append_basic_block(f"width_{width}")
+        choice.add_case(INTEGER(width), block)
+        builder.position_at_end(block)
+        write(column, width)
+        builder.branch(end)
+    builder.position_at_end(end)
 
 
 def cell(builder: Any, data: Any, width: Any, row: Any, column: Any) -> Any:
@@ -76,6 +85,16 @@ def vector_at(builder: Any, data: Any, width: Any, row: Any, column: Any, size: 
     """The cells of a row from `column` on, as one vector."""
     kind = ir.VectorType(ir.FloatType(), size).as_pointer()
     return builder.bitcast(cell(builder, data, width, row, column), kind)
+
+
+def registers_at(
+    builder: Any, data: Any, width: Any, row: Any, column: Any, count: int
+) -> list[Any]:
+    """The cells of a row from `column` on, as `count` registers."""
+    first, kind = cell(builder, data, width, row, column), ir.VectorType(ir.FloatType(), VECTOR)
+    # Constant distances from one address: these are part of the instructions that load and store.
+    cells = [builder.gep(first, [INTEGER(VECTOR * k)]) for k in range(count)]
+    return [builder.bitcast(own, kind.as_pointer()) for own in cells]
 
 
 def leaky(builder: Any, whole: Any, slope: Any) -> Any:

@@ -30,6 +30,7 @@ from loadmaster.models.simd import (
     for_columns,
     leaky,
     multiply_add,
+    registers_at,
     shared_function,
     vector_at,
 )
@@ -124,12 +125,13 @@ def _generate_outer(context: Any, builder: Any, signature: Any, arguments: Any) 
     return context.get_dummy_value()
 
 
-def _row_bias(builder: Any, bias: Any, row: Any, column: Any) -> Any:
-    return broadcast(builder, builder.load(builder.gep(bias, [row])), VECTOR)
+def _row_bias(builder: Any, bias: Any, row: Any, column: Any, width: int) -> list[Any]:
+    return [broadcast(builder, builder.load(builder.gep(bias, [row])), VECTOR)] * width
 
 
-def _column_bias(builder: Any, bias: Any, row: Any, column: Any) -> Any:
-    return builder.load(vector_at(builder, bias, INTEGER(0), row, column, VECTOR), align=4)
+def _column_bias(builder: Any, bias: Any, row: Any, column: Any, width: int) -> list[Any]:
+    cells = registers_at(builder, bias, INTEGER(0), row, column, width)
+    return [builder.load(own, align=4) for own in cells]
 
 
 def _write_dense(start_of: Any, builder: Any, arguments: Any) -> None:
@@ -142,7 +144,7 @@ def _write_dense(start_of: Any, builder: Any, arguments: Any) -> None:
             rows = [builder.add(first, INTEGER(k)) for k in range(ROWS)]
             _write_block(start_of, builder, arguments, rows, column, width)
 
-    for_columns(builder, count, write_rows)
+    for_columns(builder, count, ACROSS, write_rows)
     builder.ret_void()
 
 
@@ -151,13 +153,13 @@ def _write_block(
 ) -> None:
     """Some outputs and `width` registers of columns."""
     matrix, bias, source, target, inputs, columns, wide, slope, given, _, _ = arguments
-    places = [builder.add(column, INTEGER(VECTOR * k)) for k in range(width)]
     kind = ir.VectorType(ir.FloatType(), VECTOR)
     # LLVM promotes these variables to registers.
-    sums = [[cgutils.alloca_once(builder, kind) for _ in places] for _ in rows]
+    sums = [[cgutils.alloca_once(builder, kind) for _ in range(width)] for _ in rows]
     for row, totals in zip(rows, sums, strict=True):
-        for place, total in zip(places, totals, strict=True):
-            builder.store(start_of(builder, bias, row, place), total)
+        starts = start_of(builder, bias, row, column, width)
+        for start, total in zip(starts, totals, strict=True):
+            builder.store(start, total)
 
     def add_inputs(first: Any, lanes: int) -> None:
         """Add the products of `lanes` inputs, whose weights are loaded as one vector."""
@@ -166,13 +168,12 @@ def _write_block(
         weights = [builder.load(builder.bitcast(c, kind), align=4) for c in cells]
         for lane in range(lanes):
             number = builder.add(first, INTEGER(lane))
-            for k, place in enumerate(places):
-                at = vector_at(builder, source, columns, number, place, VECTOR)
+            xs = registers_at(builder, source, columns, number, column, width)
+            for place, at in enumerate(xs):
                 x = builder.load(at, align=4)
                 for weight, totals in zip(weights, sums, strict=True):
-                    known = broadcast_lane(builder, weight, lane, VECTOR)
-                    before = builder.load(totals[k])
-                    builder.store(multiply_add(builder, known, x, before), totals[k])
+                    known, total = broadcast_lane(builder, weight, lane, VECTOR), totals[place]
+                    builder.store(multiply_add(builder, known, x, builder.load(total)), total)
 
     whole = builder.sdiv(given, INTEGER(LANES))
     with cgutils.for_range(builder, whole) as loop:
@@ -182,8 +183,8 @@ def _write_block(
         with cgutils.for_range(builder, builder.sub(given, done)) as loop:
             add_inputs(builder.add(done, loop.index), 1)
     for row, totals in zip(rows, sums, strict=True):
-        for place, total in zip(places, totals, strict=True):
-            at = vector_at(builder, target, wide, row, place, VECTOR)
+        cells = registers_at(builder, target, wide, row, column, width)
+        for at, total in zip(cells, totals, strict=True):
             builder.store(leaky(builder, builder.load(total), slope), at, align=4)
 
 

@@ -120,71 +120,58 @@ def _encode_subgraphs(weights: Weights, job: CompiledJob, known: Array32, work: 
         last = min(first + group, tasks)
         nodes = _subgraphs(weights, job, known, first, last, work)
         for layer in range((len(weights.graph) + 1) // 2):
-            for node in range(nodes):
-                _sum_node(weights, layer, table, node, work)
-            _graph_layer(weights, layer, nodes, work)
-            start = 0
-            for task in range(first, last):
-                pooled = work.pooled[task, layer * width :]
-                count = work.end[task - first] - start
-                sum_rows(table, work.rows[start:], count, pooled, LINEAR, pooled, width)
-                start += count
+            _graph_layer(weights, layer, table, nodes, work)
+            pooled = work.pooled[first:, layer * width :]
+            members, sizes = work.members, work.sizes
+            sum_rows(table, members, sizes, work.zeros, LINEAR, pooled, last - first, width)
 
 
 @njit_internal
 def _encode_whole(weights: Weights, job: CompiledJob, known: Array32, work: Workspace) -> None:
     """All tasks in all snapshots; each task is linked from a snapshot to the next in time."""
     tasks, window, width = len(job.tasks), len(work.slot), weights.graph.shape[1] - 1
+    work.sizes[:] = 0
     for age in range(window):
         if work.slot[age] >= 0:
             for task in range(tasks):
-                row = work.whole[0, age * tasks + task]
-                _add_rows(known[work.slot[age], task], work.context[age], row)
-    table = work.nodes[0]
+                node = age * tasks + task
+                _add_rows(known[work.slot[age], task], work.context[age], work.whole[0, node])
+                work.members[task, work.sizes[task]] = node
+                work.sizes[task] += 1
     group = max(NODES // tasks, 1)
     for layer in range((len(weights.graph) + 1) // 2):
         before, after = work.whole[layer % 2], work.whole[1 - layer % 2]
         for first in range(0, window, group):
+            nodes, last = 0, min(first + group, window)
+            for age in range(first, last):
+                if work.slot[age] >= 0:
+                    _link_snapshot(job, age, nodes, work)
+                    nodes += tasks
+            _graph_layer(weights, layer, before, nodes, work)
             nodes = 0
-            for age in range(first, min(first + group, window)):
-                if work.slot[age] < 0:
-                    continue
-                base, linked = age * tasks, work.linked
-                for task in range(tasks):
-                    linked[nodes, 0], count = base + task, 1
-                    for place in range(job.degree[task]):
-                        linked[nodes, count] = base + job.linked[task, place]
-                        count += 1
-                    if age + 1 < window and work.slot[age + 1] >= 0:
-                        linked[nodes, count] = base + tasks + task
-                        count += 1
-                    work.count[nodes] = count
-                    _sum_node(weights, layer, before, nodes, work)
-                    nodes += 1
-            _graph_layer(weights, layer, nodes, work)
-            nodes = 0
-            for age in range(first, min(first + group, window)):
+            for age in range(first, last):
                 if work.slot[age] >= 0:
                     for task in range(tasks):
-                        _copy_row(table[nodes], after[age * tasks + task])
-                        pooled = work.pooled[task, layer * width :]
-                        sum_rows(table, work.rows[nodes:], 1, pooled, LINEAR, pooled, width)
-                        nodes += 1
+                        _copy_row(work.nodes[0, nodes + task], after[age * tasks + task])
+                    nodes += tasks
+        pooled = work.pooled[:, layer * width :]
+        sum_rows(after, work.members, work.sizes, work.zeros, LINEAR, pooled, tasks, width)
 
 
 @njit_internal
-def _sum_node(
-    weights: Weights, layer: int, table: Array32, node: int, work: Workspace
-) -> None:
-    """A node's row and the rows with an edge to it.
-
-    The rows of the first layer went through its first map already.
-    """
-    linked, count, columns = work.linked[node], work.count[node], table.shape[1]
-    if layer == 0:
-        sum_rows(table, linked, count, weights.first_bias, RELU, work.nodes[2, node], columns)
-    else:
-        sum_rows(table, linked, count, work.zeros, LINEAR, work.nodes[1, node], columns)
+def _link_snapshot(job: CompiledJob, age: int, first: int, work: Workspace) -> None:
+    """Rows that the graph layer adds up for the nodes of a snapshot, from node `first` on."""
+    tasks, linked = len(job.tasks), work.linked
+    older = age + 1 < len(work.slot) and work.slot[age + 1] >= 0
+    for task in range(tasks):
+        linked[first + task, 0], count = age * tasks + task, 1
+        for place in range(job.degree[task]):
+            linked[first + task, count] = age * tasks + job.linked[task, place]
+            count += 1
+        if older:
+            linked[first + task, count] = (age + 1) * tasks + task
+            count += 1
+        work.count[first + task] = count
 
 
 @njit_internal
@@ -197,7 +184,7 @@ def _subgraphs(
     """
     nodes, table, linked, count = 0, work.nodes[0], work.linked, work.count
     for task in range(first, last):
-        before, older = -1, len(work.slot)
+        before, older, start = -1, len(work.slot), nodes
         for _ in range(work.snapshot.shape[1]):
             # The oldest drawn snapshot that is newer than the last.
             place = -1
@@ -215,6 +202,7 @@ def _subgraphs(
                     break
                 of = task if rank < 0 else job.candidates[task, column]
                 work.node_task[nodes] = of
+                work.members[task - first, nodes - start] = nodes
                 _add_rows(features[of], context, table[nodes])
                 linked[nodes, 0], count[nodes] = nodes, 1
                 for other in range(own, nodes):
@@ -229,15 +217,24 @@ def _subgraphs(
                 linked[own, count[own]] = before
                 count[own] += 1
             before = own
-        work.end[task - first] = nodes
+        work.sizes[task - first] = nodes - start
     return nodes
 
 
 @njit_internal
-def _graph_layer(weights: Weights, layer: int, nodes: int, work: Workspace) -> None:
-    """h' = ReLU(MLP(h_v + sum of h_w over incoming edges)) of these sums, of so many nodes."""
+def _graph_layer(
+    weights: Weights, layer: int, before: Array32, nodes: int, work: Workspace
+) -> None:
+    """h' = ReLU(MLP(h_v + sum of h_w over incoming edges)) of some nodes, by the rows `before`.
+
+    The rows of the first layer went through its first map already: the sums are its hidden rows.
+    """
     table, summed, hidden = work.nodes[0], work.nodes[1], work.nodes[2]
-    if layer > 0:
+    linked, count, size = work.linked, work.count, before.shape[1]
+    if layer == 0:
+        sum_rows(before, linked, count, weights.first_bias, RELU, hidden, nodes, size)
+    else:
+        sum_rows(before, linked, count, work.zeros, LINEAR, summed, nodes, size)
         dense_rows(weights.graph[2 * layer - 1], summed, RELU, hidden, nodes)
     dense_rows(weights.graph[2 * layer], hidden, RELU, table, nodes)
 

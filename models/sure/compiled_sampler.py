@@ -188,26 +188,30 @@ def draw_log_prob(job: CompiledJob, task: int, work: Workspace) -> float:
     window = len(work.slot)
     for age in range(window):
         options[age] = work.theta[task, age] if work.slot[age] >= 0 else _ILLEGAL
-    total, sums = _plackett_luce(work, window, work.snapshot[task], 0)
+    numbers = work.numbers
+    total, sums = _plackett_luce(work.options, window, work.snapshot[task], numbers, 0)
     for place in range(work.snapshot.shape[1]):
         age = work.snapshot[task, place]
         if age < 0 or near == 0 or work.neighbour.shape[2] == 0:
             break
         for column in range(near):
             options[column] = work.phi[candidates[column], age]
-        found, sums = _plackett_luce(work, near, work.neighbour[task, place], sums)
+        chosen = work.neighbour[task, place]
+        found, sums = _plackett_luce(work.options, near, chosen, numbers, sums)
         total += found
-    return total - _sum_of_logarithms(work.numbers, sums)
+    return total - _sum_of_logarithms(numbers, sums)
 
 
 @njit_reduction
-def _plackett_luce(work: Workspace, count: int, chosen: Ints, sums: int) -> tuple[float, int]:
+def _plackett_luce(
+    options: Array32, count: int, chosen: Ints, numbers: NDArray[np.float64], sums: int
+) -> tuple[float, int]:
     """`sampler.plackett_luce_log_prob` of options[0, :count]; `chosen` ends with NONE.
 
     The log-probability is a sum of scores less the logarithms of sums of what is left before each
     draw. Returns the former, and how many of the latter `numbers` has; it had `sums`.
     """
-    scores, weight = work.options[0], work.options[1]
+    scores, weight = options[0], options[1]
     most = scores[0]
     for place in range(count):
         most = max(most, scores[place])
@@ -218,14 +222,14 @@ def _plackett_luce(work: Workspace, count: int, chosen: Ints, sums: int) -> tupl
         if option < 0:
             break
         found += scores[option] - most
-        work.numbers[drawn] = weight[option]
+        numbers[drawn] = weight[option]
         weight[option] = 0
         drawn += 1
     for place in range(count):
         left += weight[place]
     for place in range(drawn - 1, sums - 1, -1):
-        left += work.numbers[place]
-        work.numbers[place] = left
+        left += numbers[place]
+        numbers[place] = left
     return found, drawn
 
 

@@ -118,8 +118,8 @@ class Workspace(NamedTuple):
     node_task: Ints  # (nodes,)
     linked: Ints  # (nodes, most) rows of each node and of the nodes with an edge to it
     count: Ints  # (nodes,) how many of these
-    rows: Ints  # (nodes,) 0, 1 ..
-    end: Ints  # (N,) the row behind each task's nodes
+    members: Ints  # (N, most) rows of each task's nodes
+    sizes: Ints  # (N,) how many of these
     zeros: Array32  # (columns,)
     pooled: Array32  # (N, D + VECTOR)
     joined: Array32  # (N, hidden columns + D)
@@ -308,8 +308,8 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
         node_task=ints(nodes),
         linked=ints(nodes, 2 + (k2 if settings.draws else job.linked.shape[1])),
         count=ints(nodes),
-        rows=np.arange(nodes),
-        end=ints(tasks),
+        members=ints(tasks, together if settings.draws else window),
+        sizes=ints(tasks),
         zeros=floats(columns),
         pooled=floats(rows, size + VECTOR),
         joined=floats(rows, len(weights.joined) - 1),
