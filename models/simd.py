@@ -102,9 +102,7 @@ def leaky(builder: Any, whole: Any, slope: Any) -> Any:
     shrunk = builder.fmul(whole, broadcast(builder, slope, VECTOR))
     kind = ir.FunctionType(whole.type, [whole.type] * 2)
     name = f"llvm.maxnum.v{VECTOR}f32"
-    return builder.call(
-        cgutils.get_or_insert_function(builder.module, kind, name), [whole, shrunk]
-    )
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [whole, shrunk])
 
 
 def broadcast(builder: Any, number: Any, size: int) -> Any:

@@ -198,12 +198,9 @@ def _write_outer(builder: Any, arguments: Any) -> None:
         cgutils.for_range(builder, blocks(builder, rows, LEFT)) as down,
         cgutils.for_range(builder, blocks(builder, columns, RIGHT)) as across,
     ):
-        own = [
-            builder.add(builder.mul(down.index, INTEGER(LEFT)), INTEGER(k)) for k in range(LEFT)
-        ]
+        own = [builder.add(builder.mul(down.index, INTEGER(LEFT)), INTEGER(k)) for k in range(LEFT)]
         other = [
-            builder.add(builder.mul(across.index, INTEGER(RIGHT)), INTEGER(k))
-            for k in range(RIGHT)
+            builder.add(builder.mul(across.index, INTEGER(RIGHT)), INTEGER(k)) for k in range(RIGHT)
         ]
         for each in sums:
             for total in each:
@@ -228,5 +225,3 @@ def _write_outer(builder: Any, arguments: Any) -> None:
                 )
                 builder.store(whole, own_cell)
     builder.ret_void()
-
-

@@ -25,10 +25,10 @@ from loadmaster.models.sure.compiled_tables import (
     CompiledJob,
     Decisions,
     KeptFeatures,
-    Weights,
     Workspace,
 )
-from loadmaster.models.sure.network import LOG_TAU
+from loadmaster.models.sure.compiled_weights import Weights
+from loadmaster.models.sure.heads import LOG_TAU
 from loadmaster.models.sure.sampler import ACTION_STREAM, GATE_STREAM, JOB_ACTION_STREAM
 
 

@@ -4,20 +4,17 @@ The nodes of some tasks' subgraphs are the rows of one small matrix. A graph lay
 of neighbours, then applies two dense layers in vector registers.
 """
 
-import numpy as np
-
 from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.stream_scaling.observation import SNAPSHOT_COLUMNS, TASK_COLUMNS, TIME_COLUMNS
 from loadmaster.models.layers import LINEAR, RELU, Array32, dense_rows, layer_norm_row
 from loadmaster.models.simd_rows import sum_rows
 from loadmaster.models.sure.compiled_tables import (
     NODES,
-    SCORES,
     CompiledJob,
     KeptFeatures,
-    Weights,
     Workspace,
 )
+from loadmaster.models.sure.compiled_weights import SCORES, Weights
 from loadmaster.models.sure.graph import PRESENT
 
 _OF_TASK = len(SNAPSHOT_COLUMNS)
@@ -171,7 +168,7 @@ def _link_snapshot(job: CompiledJob, age: int, first: int, work: Workspace) -> N
         if older:
             linked[first + task, count] = (age + 1) * tasks + task
             count += 1
-        work.count[first + task] = count
+        work.linked_count[first + task] = count
 
 
 @njit_internal
@@ -182,7 +179,7 @@ def _subgraphs(
 
     Edges go both ways inside a snapshot, and from a task's node to the next in time.
     """
-    nodes, table, linked, count = 0, work.nodes[0], work.linked, work.count
+    nodes, table, linked, count = 0, work.nodes[0], work.linked, work.linked_count
     for task in range(first, last):
         before, older, start = -1, len(work.slot), nodes
         for _ in range(work.snapshot.shape[1]):
@@ -230,7 +227,7 @@ def _graph_layer(
     The rows of the first layer went through its first map already: the sums are its hidden rows.
     """
     table, summed, hidden = work.nodes[0], work.nodes[1], work.nodes[2]
-    linked, count, size = work.linked, work.count, before.shape[1]
+    linked, count, size = work.linked, work.linked_count, before.shape[1]
     if layer == 0:
         sum_rows(before, linked, count, weights.first_bias, RELU, hidden, nodes, size)
     else:

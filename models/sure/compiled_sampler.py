@@ -18,12 +18,11 @@ from loadmaster.models.keyed_random import (
 from loadmaster.models.layers import Array32, top_k
 from loadmaster.models.sure import sampler
 from loadmaster.models.sure.compiled_tables import (
-    SCORES,
     CompiledJob,
     KeptFeatures,
-    Weights,
     Workspace,
 )
+from loadmaster.models.sure.compiled_weights import SCORES, Weights
 from loadmaster.models.sure.graph import NONE
 
 _SELF, _NEIGHBOUR = sampler.SELF, sampler.NEIGHBOUR

@@ -1,60 +1,24 @@
-"""Tables of SURE's compiled forward pass: weights, a job, kept features, decisions and scratch.
+"""Tables of SURE's compiled forward pass: a job, kept features, decisions and scratch.
 
 Nodes and tasks are rows, of features side by side: sums over neighbours add whole rows. Columns
 are padded with 0 to whole registers (see `layers.row_weights`).
-
-The first map of the first graph layer is linear, so it is applied before the sum over neighbours:
-W1 (x_v + sum of x_w) = W1 x_v + sum of W1 x_w. W1 x of a snapshot is computed once, when it
-arrives. What its age and the last restart add is linear, too, and computed with the weights.
 """
 
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from loadmaster.envs.compiled import Ints
-from loadmaster.envs.errors import InputError
-from loadmaster.models.layers import Array32, round_up, row_weights, row_weights_of, to_numpy
-from loadmaster.models.simd import COLUMNS, OUTPUTS, VECTOR
-from loadmaster.models.sure.encoders import POSITIONS, GraphLayers, positions
+from loadmaster.models.layers import Array32, round_up
+from loadmaster.models.simd import OUTPUTS, VECTOR
+from loadmaster.models.sure.compiled_weights import SCORES, Weights
 from loadmaster.models.sure.graph import job_graph
-from loadmaster.models.sure.network import SureNetwork
 from loadmaster.models.sure.settings import SureSettings
 
 NODES = (
     96  # rows that a graph layer takes at once, if a task has no more; they stay in the L1 cache
 )
-SCORES = 4  # means of both roles, then log variances
-
-
-class Weights(NamedTuple):
-    """All layers by rows, for windows of L snapshots; W numbers a node, D an embedding."""
-
-    features: Array32  # (features + 1, columns)
-    norm: Array32  # (2, W) scale and shift
-    scores: Array32  # (W + 1, columns)
-    first: Array32  # (W + 1, columns) W1, the first map of the first graph layer, without bias
-    first_bias: Array32  # (columns,)
-    by_age: Array32  # (L, columns) part of the context, times W1
-    by_restart: Array32  # (RESTART_COLUMNS, columns) the same
-    anchor: Array32  # (columns,) the same
-    score_by_age: Array32  # (SCORES, L) part of the context, times the weights of the scores
-    score_by_restart: Array32  # (SCORES, RESTART_COLUMNS) the same
-    graph: Array32  # (2 layers - 1, W + 1, columns) all other maps of the graph layers, in order
-    readout_norm: Array32  # (2, D)
-    feed_forward: Array32  # (D + 1, columns) first layer
-    joined: Array32  # second layer and shortcut, of the hidden numbers and the first's inputs
-    change: tuple[Array32, Array32, Array32]
-    gate: tuple[Array32, Array32]
-    log_std: np.float32
-    gate_bound: np.float32
-    change_bound: np.float32
-    temperature: np.float32
-    whole: bool  # the graph is encoded as it is, nothing is drawn
-    scored: bool  # else all options are equally likely
-    by_job: bool  # one change for all tasks
 
 
 class CompiledJob(NamedTuple):
@@ -117,7 +81,7 @@ class Workspace(NamedTuple):
     whole: Array32  # (2, L * N, columns) all nodes before and after a layer, if they are encoded
     node_task: Ints  # (nodes,)
     linked: Ints  # (nodes, most) rows of each node and of the nodes with an edge to it
-    count: Ints  # (nodes,) how many of these
+    linked_count: Ints  # (nodes,) how many of these
     members: Ints  # (N, most) rows of each task's nodes
     sizes: Ints  # (N,) how many of these
     zeros: Array32  # (columns,)
@@ -130,98 +94,9 @@ class Workspace(NamedTuple):
     head_3: Array32
 
 
-def is_supported(settings: SureSettings) -> bool:
-    """Whether the compiled pass has this configuration; torch has all."""
-    return settings.sampler != "none" and settings.encoder == "gin"
-
-
-def weights_of(network: SureNetwork, window: int) -> Weights:
-    """Copy a network's weights, for windows of so many snapshots."""
-    settings = network.settings
-    if not is_supported(settings):
-        raise InputError(
-            f"sampler={settings.sampler}, encoder={settings.encoder} is not compiled; expected "
-            "learned, random, temporal, spatial or full, with gin"
-        )
-    nodes, readout, width = network.nodes, network.readout, settings.width
-    parts = (nodes.of_snapshot, nodes.of_task, nodes.of_time)
-    of_features = np.concatenate([to_numpy(part.weight) for part in parts], axis=1)
-    of_age = to_numpy(nodes.of_age.weight).T
-    ages = positions(used_window(settings, window), nodes.of_age.weight).detach().numpy()
-    by_age, by_restart = ages @ of_age[:POSITIONS], of_age[POSITIONS:]
-    anchor = np.zeros((1, width), np.float32)
-    if network.anchor is not None:
-        anchor[0] = to_numpy(network.anchor)
-    scores = row_weights(np.zeros((SCORES, width), np.float32))
-    if network.score_heads is not None:
-        scores = row_weights_of(network.score_heads.heads)
-    layers = cast(GraphLayers, network.encoder).layers
-    maps = [row_weights_of(part) for layer in layers for part in cast(Any, layer)[::2]]
-    first = maps[0][:-1]
-    change, gate = (
-        tuple(row_weights_of(layer) for layer in head if isinstance(layer, nn.Linear))
-        for head in (network.change, network.gate)
-    )
-    return Weights(
-        features=row_weights(of_features, to_numpy(nodes.of_snapshot.bias)),
-        norm=_norm_of(nodes.norm),
-        scores=scores,
-        first=np.concatenate([first, np.zeros_like(first[:1])]),
-        first_bias=_node_rows(maps[0][-1:])[0],
-        by_age=_node_rows(by_age @ first),
-        by_restart=_node_rows(by_restart @ first),
-        anchor=_node_rows(anchor @ first)[0],
-        score_by_age=_score_rows(by_age, scores),
-        score_by_restart=_score_rows(by_restart, scores),
-        graph=np.stack(maps[1:]),
-        readout_norm=_norm_of(readout.norm),
-        feed_forward=row_weights_of(readout.feed_forward[0]),
-        joined=_joined(readout.feed_forward[2], readout.shortcut),
-        change=cast(tuple[Array32, Array32, Array32], change),
-        gate=cast(tuple[Array32, Array32], gate),
-        log_std=np.float32(network.log_std.item()),
-        gate_bound=np.float32(settings.gate_bound),
-        change_bound=np.float32(settings.change_bound),
-        temperature=np.float32(settings.temperature),
-        whole=not settings.draws,
-        scored=settings.scored,
-        by_job=settings.actions == "job",
-    )
-
-
 def _drawn(settings: SureSettings) -> tuple[int, int]:
     """k1 and k2; 0 if nothing is drawn."""
     return (settings.drawn_snapshots, settings.drawn_neighbours) if settings.draws else (0, 0)
-
-
-def used_window(settings: SureSettings, window: int) -> int:
-    """Snapshots that a decision depends on."""
-    return 1 if settings.sampler == "spatial" else window
-
-
-def _norm_of(norm: nn.LayerNorm) -> Array32:
-    return np.stack([to_numpy(norm.weight), to_numpy(norm.bias)])
-
-
-def _node_rows(rows: Array32) -> Array32:
-    """With as many columns as tables of nodes: sums over them are whole SIMD blocks."""
-    known = rows.shape[1]
-    return np.pad(rows, ((0, 0), (0, round_up(known, COLUMNS) - known)))
-
-
-def _score_rows(parts: Array32, scores: Array32) -> Array32:
-    """(SCORES, rows) of parts (rows, W) of the context."""
-    return np.ascontiguousarray((parts @ scores[:-1, :SCORES]).T)
-
-
-def _joined(second: nn.Module, shortcut: nn.Linear) -> Array32:
-    """One layer of the hidden numbers, padded to whole registers, and of the shortcut's inputs."""
-    assert isinstance(second, nn.Linear)
-    size = shortcut.in_features
-    start = round_up(size, VECTOR)
-    matrix = np.zeros((size, start + size), np.float32)
-    matrix[:, :size], matrix[:, start:] = to_numpy(second.weight), to_numpy(shortcut.weight)
-    return row_weights(matrix, to_numpy(second.bias) + to_numpy(shortcut.bias))
 
 
 def compiled_job(tasks: NDArray[Any], edges: NDArray[Any], hops: int) -> CompiledJob:
@@ -307,7 +182,7 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
         whole=floats(2, 0 if settings.draws else window * tasks, columns),
         node_task=ints(nodes),
         linked=ints(nodes, 2 + (k2 if settings.draws else job.linked.shape[1])),
-        count=ints(nodes),
+        linked_count=ints(nodes),
         members=ints(tasks, together if settings.draws else window),
         sizes=ints(tasks),
         zeros=floats(columns),
