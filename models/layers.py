@@ -18,6 +18,7 @@ from loadmaster.models.simd_dense import dense_items
 
 Array32 = NDArray[np.float32]
 
+TOURNAMENT = 16  # keys of a block in `take_largest`
 RELU, LINEAR = np.float32(0), np.float32(1)  # activations as slopes below 0
 
 _ONE, _ZERO = np.float32(1), np.float32(0)
@@ -186,3 +187,39 @@ def top_k(
         best[later], scores[later] = best[later - 1], scores[later - 1]
     best[place], scores[place] = option, score
     return last + 1
+
+
+@njit_internal
+def take_largest(
+    keys: NDArray[np.float64], count: int, tops: NDArray[np.float64], best: NDArray[np.int64]
+) -> int:
+    """Write the places of the largest of keys[:count], best first, and return how many these are.
+
+    Keys of -inf are no options. Keys that were taken become -inf; of equal ones, the first wins.
+    `tops` is scratch: the largest of every TOURNAMENT keys, so that an option costs the same
+    whatever the order of the keys, unlike in `top_k`.
+    """
+    blocks = (count + TOURNAMENT - 1) // TOURNAMENT
+    for block in range(blocks):
+        tops[block] = _largest(keys, block, count)
+    for rank in range(len(best)):
+        winner, most = 0, -np.inf
+        for block in range(blocks):
+            if tops[block] > most:
+                winner, most = block, tops[block]
+        if most == -np.inf:
+            return rank
+        place = winner * TOURNAMENT
+        while keys[place] != most:
+            place += 1
+        best[rank], keys[place] = place, -np.inf
+        tops[winner] = _largest(keys, winner, count)
+    return len(best)
+
+
+@njit_internal
+def _largest(keys: NDArray[np.float64], block: int, count: int) -> float:
+    most = -np.inf
+    for place in range(block * TOURNAMENT, min((block + 1) * TOURNAMENT, count)):
+        most = max(most, keys[place])
+    return most

@@ -15,7 +15,7 @@ from loadmaster.models.keyed_random import (
     draw_stream_key,
     draw_uniform,
 )
-from loadmaster.models.layers import Array32, top_k
+from loadmaster.models.layers import Array32, take_largest, top_k
 from loadmaster.models.sure import sampler
 from loadmaster.models.sure.compiled_tables import (
     CompiledJob,
@@ -31,7 +31,7 @@ _NEIGHBOURS, _TASKS = sampler.NEIGHBOUR_STREAM, sampler.TASK_STREAM
 _LEAST = np.float32(sampler.MIN_LOG_VARIANCE)
 _MOST = np.float32(sampler.MAX_LOG_VARIANCE)
 _ILLEGAL = np.float32(sampler.ILLEGAL)
-_HALF = np.float32(0.5)
+_ONE, _HALF = np.float32(1), np.float32(0.5)
 _ROLES = SCORES // 2
 
 
@@ -88,6 +88,8 @@ def draw(
     for task in range(len(job.candidates)):
         _draw_snapshots(task, sampled, work)
         if work.neighbour.shape[2] > 0:
+            if not sampled:
+                _write_neighbours(weights, job, kept.score_part[episode], task, work)
             _draw_neighbours(job, task, sampled, work)
 
 
@@ -95,9 +97,13 @@ def draw(
 def _write_scores(
     weights: Weights, parts: Array32, task: int, newest: int, sampled: bool, work: Workspace
 ) -> None:
-    """Omega of a task's nodes in both roles: mu + sigma * eps, or mu, over the temperature."""
-    window, scale = len(work.slot), np.float32(1) / weights.temperature
-    for score in range(SCORES if sampled else _ROLES):
+    """Omega of a task's nodes: mu + sigma * eps in both roles, or mu of its own, over temperature.
+
+    Both roles share random bits, and most ages are drawn by some task. Without them, the means of
+    neighbours are computed where they are needed: of a long window, few ages are drawn.
+    """
+    window, scale = len(work.slot), _ONE / weights.temperature
+    for score in range(SCORES if sampled else 1):
         whole, own, context = work.score[score], parts[score, task], work.score_context[score]
         # Each loop runs through the ring without a turn, so that it vectorises.
         for age in range(newest + 1):
@@ -107,43 +113,56 @@ def _write_scores(
     if sampled:
         key = draw_stream_key(work.task_key[task], _SCORE)
         draw_normal_pairs(key, work.noise[_SELF], work.noise[_NEIGHBOUR])
-    _write_omega(_SELF, sampled, scale, work, work.theta[task])
-    _write_omega(_NEIGHBOUR, sampled, scale, work, work.phi[task])
+        _write_omega(_SELF, scale, work, work.theta[task])
+        _write_omega(_NEIGHBOUR, scale, work, work.phi[task])
+    else:
+        theta, mean = work.theta[task], work.score[_SELF]
+        for age in range(window):
+            theta[age] = hyperbolic_tangent(mean[age]) * scale
 
 
 @njit_internal
-def _write_omega(
-    role: int, sampled: bool, scale: np.float32, work: Workspace, omega: Array32
-) -> None:
+def _write_omega(role: int, scale: np.float32, work: Workspace, omega: Array32) -> None:
     mean, log_variance, noise = work.score[role], work.score[_ROLES + role], work.noise[role]
-    if sampled:
-        for age in range(len(omega)):
-            deviation = exponential(min(max(log_variance[age], _LEAST), _MOST) * _HALF)
-            omega[age] = (hyperbolic_tangent(mean[age]) + deviation * noise[age]) * scale
-    else:
-        for age in range(len(omega)):
-            omega[age] = hyperbolic_tangent(mean[age]) * scale
+    for age in range(len(omega)):
+        deviation = exponential(min(max(log_variance[age], _LEAST), _MOST) * _HALF)
+        omega[age] = (hyperbolic_tangent(mean[age]) + deviation * noise[age]) * scale
+
+
+@njit_internal
+def _write_neighbours(
+    weights: Weights, job: CompiledJob, parts: Array32, task: int, work: Workspace
+) -> None:
+    """mu of the neighbours of a task in its drawn snapshots, over the temperature."""
+    own, context = parts[_NEIGHBOUR], work.score_context[_NEIGHBOUR]
+    scale = _ONE / weights.temperature
+    for age in work.snapshot[task]:
+        if age < 0:
+            break
+        slot, added = work.slot[age], context[age]
+        for column in range(job.near[task]):
+            other = job.candidates[task, column]
+            work.phi[other, age] = hyperbolic_tangent(own[other, slot] + added) * scale
 
 
 @njit_internal
 def _draw_snapshots(task: int, sampled: bool, work: Workspace) -> None:
     theta, drawn, window = work.theta[task], work.snapshot[task], len(work.slot)
-    best, best_key = work.best[: len(drawn)], work.best_key[: len(drawn)]
+    keys = work.numbers
     if sampled:
         key = draw_stream_key(work.task_key[task], _SNAPSHOT)
         for age in range(window):
-            work.numbers[age] = draw_uniform(key, age)
-        draw_gumbels(work.numbers, window)
-    count = 0
+            keys[age] = draw_uniform(key, age)
+        draw_gumbels(keys, window)
+    else:
+        keys[:window] = 0
     for age in range(window):
-        if work.slot[age] >= 0:
-            order = np.float64(theta[age])
-            if sampled:
-                order += work.numbers[age]
-            count = top_k(age, order, best, best_key, count)
+        keys[age] = keys[age] + theta[age] if work.slot[age] >= 0 else -np.inf
+    count = take_largest(keys, window, work.tops, drawn)
     for place in range(len(drawn)):
-        drawn[place] = best[place] if place < count else NONE
-        work.snapshot_score[task, place] = theta[best[place]] if place < count else 0
+        work.snapshot_score[task, place] = theta[drawn[place]] if place < count else 0
+        if place >= count:
+            drawn[place] = NONE
 
 
 @njit_internal

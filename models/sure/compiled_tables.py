@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import Ints
-from loadmaster.models.layers import Array32, round_up
+from loadmaster.models.layers import TOURNAMENT, Array32, round_up
 from loadmaster.models.simd import OUTPUTS, VECTOR
 from loadmaster.models.sure.compiled_weights import SCORES, Weights
 from loadmaster.models.sure.graph import job_graph
@@ -71,8 +71,9 @@ class Workspace(NamedTuple):
     phi: Array32  # (N, L) the same, of neighbours
     options: Array32  # (2, max(L, K)) scores and weights
     numbers: NDArray[np.float64]  # (max(L, k1 K, k1 (1 + k2)),) Gumbel numbers, then sums
-    best: Ints  # (max(k1, k2),)
-    best_key: NDArray[np.float64]  # (max(k1, k2),)
+    tops: NDArray[np.float64]  # (L / TOURNAMENT,)
+    best: Ints  # (k2,)
+    best_key: NDArray[np.float64]  # (k2,)
     snapshot: Ints  # (N, k1) ages
     neighbour: Ints  # (N, k1, k2)
     snapshot_score: Array32  # (N, k1)
@@ -148,7 +149,6 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
     together = k1 * (1 + k2) if settings.draws else tasks
     group = max(NODES // together, 1)
     nodes, rows = round_up(group * together, OUTPUTS), round_up(tasks, OUTPUTS)
-    most = max(k1, k2)
 
     def floats(*shape: int) -> Array32:
         return np.zeros(shape, np.float32)
@@ -172,8 +172,9 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
         phi=floats(tasks, window),
         options=floats(2, max(window, near)),
         numbers=np.zeros(max(window, k1 * near, k1 * (1 + k2)), np.float64),
-        best=ints(most),
-        best_key=np.zeros(most, np.float64),
+        tops=np.zeros(-(-window // TOURNAMENT), np.float64),
+        best=ints(k2),
+        best_key=np.zeros(k2, np.float64),
         snapshot=ints(tasks, k1),
         neighbour=ints(tasks, k1, k2),
         snapshot_score=floats(tasks, k1),
