@@ -13,7 +13,7 @@ from loadmaster.envs.compiled import Ints
 from loadmaster.models.layers import TOURNAMENT, Array32, round_up
 from loadmaster.models.simd import OUTPUTS, VECTOR
 from loadmaster.models.sure.compiled_weights import SCORES, Weights
-from loadmaster.models.sure.graph import job_graph
+from loadmaster.models.sure.graph import NONE, job_graph
 from loadmaster.models.sure.settings import SureSettings
 
 NODES = (
@@ -85,7 +85,14 @@ class Workspace(NamedTuple):
     linked_count: Ints  # (nodes,) how many of these
     members: Ints  # (N, most) rows of each task's nodes
     sizes: Ints  # (N,) how many of these
-    zeros: Array32  # (columns,)
+    zeros: Array32  # (max(columns, D + VECTOR),)
+    # Different nodes without edges, see compiled_graph.py.
+    loner_row: Ints  # (N, L) the row of a task's node by age, or NONE
+    loner_node: Ints  # (N k1 k2, 2) task and age
+    loner_members: Ints  # (N, k1 k2) rows in the subgraph of each task
+    loner_sizes: Ints  # (N,) how many of these
+    loners: Array32  # (N k1 k2, D + VECTOR) outputs of all layers
+    loners_pooled: Array32  # (N, D + VECTOR)
     pooled: Array32  # (N, D + VECTOR)
     joined: Array32  # (N, hidden columns + D)
     embedding: Array32  # (N, columns)
@@ -148,7 +155,7 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
     # Nodes of a task's subgraph, or of a snapshot, stay together.
     together = k1 * (1 + k2) if settings.draws else tasks
     group = max(NODES // together, 1)
-    nodes, rows = round_up(group * together, OUTPUTS), round_up(tasks, OUTPUTS)
+    nodes, rows = round_up(max(group * together, NODES), OUTPUTS), round_up(tasks, OUTPUTS)
 
     def floats(*shape: int) -> Array32:
         return np.zeros(shape, np.float32)
@@ -186,7 +193,13 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
         linked_count=ints(nodes),
         members=ints(tasks, together if settings.draws else window),
         sizes=ints(tasks),
-        zeros=floats(columns),
+        zeros=floats(max(columns, size + VECTOR)),
+        loner_row=np.full((tasks, window), NONE),
+        loner_node=ints(tasks * k1 * k2, 2),
+        loner_members=ints(tasks, k1 * k2),
+        loner_sizes=ints(tasks),
+        loners=floats(round_up(tasks * k1 * k2, OUTPUTS), size + VECTOR),
+        loners_pooled=floats(rows, size + VECTOR),
         pooled=floats(rows, size + VECTOR),
         joined=floats(rows, len(weights.joined) - 1),
         embedding=floats(rows, weights.joined.shape[1]),
