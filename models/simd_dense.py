@@ -20,6 +20,7 @@ from loadmaster.models.simd import (
     INTEGER,
     LANES,
     NUMBERS,
+    OUTPUTS,
     ROWS,
     VECTOR,
     Tables,
@@ -55,8 +56,9 @@ def dense(
 
     matrix (outputs, inputs), bias (outputs,), source (inputs, columns), target (outputs, columns):
     float32, cells of a row side by side. Negative sums are multiplied by `slope`; a slope of 1
-    makes the layer linear. Outputs and columns up to the next whole block are computed as well,
-    with undefined values. Nothing is checked: tables must be large enough for whole blocks.
+    makes the layer linear. Outputs up to the next multiple of OUTPUTS and columns up to the next of
+    COLUMNS are computed as well, with undefined values. Nothing is checked: tables must be large
+    enough for these.
     """
     kinds = [matrix, bias, types.float32, source, target, types.int64, types.int64, types.int64]
     return types.void(*kinds), _generate
@@ -76,15 +78,19 @@ def dense_items(
 ) -> Any:
     """target[:made, :count] = leaky(items[:made, :given] @ weights[:given, :count] + bias[:count]).
 
-    As `dense`, with items in rows and a bias for each column. Columns up to the next multiple of
-    VECTOR are computed as well.
+    As `dense`, with items in rows and a bias for each column. Items up to the next multiple of ROWS
+    and columns up to the next multiple of VECTOR are computed as well.
     """
     kinds = [items, bias, types.float32, weights, target, types.int64, types.int64, types.int64]
     return types.void(*kinds), _generate_items
 
 
 def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    return _call_dense(context, builder, signature, arguments, "loadmaster_dense", _row_bias)
+    *tables, made, count = arguments
+    made = builder.mul(blocks(builder, made, OUTPUTS), INTEGER(OUTPUTS))
+    count = builder.mul(blocks(builder, count, COLUMNS), INTEGER(COLUMNS))
+    whole = [*tables, made, count]
+    return _call_dense(context, builder, signature, whole, "loadmaster_dense", _row_bias)
 
 
 def _generate_items(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:

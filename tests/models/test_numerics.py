@@ -22,7 +22,7 @@ from loadmaster.models.keyed_random import (
     standard_normal,
     uniform,
 )
-from loadmaster.models.simd import COLUMNS, ROWS, VECTOR
+from loadmaster.models.simd import COLUMNS, OUTPUTS, ROWS, VECTOR
 from loadmaster.models.simd_dense import dense, dense_items
 from loadmaster.models.simd_rows import sum_rows
 
@@ -175,7 +175,7 @@ def test_dense_equals_leaky_linear_layer(inputs: int, made: int, slope: float) -
     sums = matrix[:made, :inputs].astype(float) @ source[:inputs] + bias[:made, None]
     expected = np.where(sums < 0, slope * sums, sums)
     np.testing.assert_allclose(target[:made], expected, atol=1e-5)
-    whole_blocks = ROWS * -(-made // ROWS)
+    whole_blocks = OUTPUTS * -(-made // OUTPUTS)
     assert (target[made:whole_blocks] == 0).all()
     assert (target[whole_blocks:] == 7).all()
 
