@@ -1,6 +1,6 @@
 """Elementary functions in compiled code without calls to libm, so that loops of them vectorise.
 
-All take and return the type in their name's annotation; errors are a few units in the last place.
+Arguments and results have the annotated types; errors are a few units in the last place.
 """
 
 import math
