@@ -81,6 +81,11 @@ def njit_reduction(function: Function) -> Function:
     return _compile(function, no_cpython_wrapper=True, fastmath={"reassoc", "contract"})
 
 
+def njit_fused(function: Function) -> Function:
+    """Let the compiler round a product and a sum once, where the processor has that operation."""
+    return _compile(function, no_cpython_wrapper=True, fastmath={"contract"})
+
+
 def _compile(function: Function, **options: Any) -> Function:
     before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
     config.CACHE_DIR = str(cache_folder())

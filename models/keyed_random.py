@@ -15,6 +15,7 @@ from torch import Tensor
 
 from loadmaster.envs.compiled import njit_internal
 from loadmaster.envs.compiled import splitmix64 as _env_splitmix64
+from loadmaster.models.elementary import cosine_and_sine, logarithm, logarithm_32
 
 RNG_KEY = "rng_key"  # the column of a batch that holds the keys: (B,) int64
 
@@ -113,7 +114,24 @@ def draw_uniform(own_key: np.uint64, number: int) -> float:
 
 
 @njit_internal
-def draw_gumbel(own_key: np.uint64, number: int) -> float:
-    """One number of `standard_gumbel` by the key of its stream."""
-    found: float = -np.log(-np.log(draw_uniform(own_key, number)))
-    return found
+def draw_gumbels(uniforms: NDArray[np.float64], count: int) -> None:
+    """Turn the first `count` numbers of `draw_uniform` into Gumbel numbers; vectorises."""
+    for place in range(count):
+        uniforms[place] = -logarithm(uniforms[place])
+    for place in range(count):
+        uniforms[place] = -logarithm(uniforms[place])
+
+
+@njit_internal
+def draw_normal_pairs(
+    own_key: np.uint64, even: NDArray[np.float32], odd: NDArray[np.float32]
+) -> None:
+    """Numbers of `standard_normal` by the key of their stream: 0, 2, 4 .. and 1, 3, 5 .."""
+    for place in range(len(even)):
+        bits = _env_splitmix64(own_key, place)
+        even[place] = np.float32((bits >> _S32) + _ONE) * _UNIT
+        odd[place] = np.float32(bits & _LOW_U64) * _TURN
+    for place in range(len(even)):
+        length = np.sqrt(_MINUS_TWO * logarithm_32(even[place]))
+        across, up = cosine_and_sine(odd[place])
+        even[place], odd[place] = length * across, length * up

@@ -12,19 +12,17 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from loadmaster.envs.compiled import njit_inline, njit_internal, njit_reduction
-from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
+from loadmaster.models.elementary import exponential
+from loadmaster.models.simd import OUTPUTS, VECTOR
+from loadmaster.models.simd_dense import dense_items
 
 Array32 = NDArray[np.float32]
 
-ROW_INPUTS = 4  # see LANES in simd_dense.py
+TOURNAMENT = 16  # keys of a block in `take_largest`
 RELU, LINEAR = np.float32(0), np.float32(1)  # activations as slopes below 0
 
-_ONE, _TWO, _HALF, _ZERO = np.float32(1), np.float32(2), np.float32(0.5), np.float32(0)
+_ONE, _ZERO = np.float32(1), np.float32(0)
 _EPSILON = np.float32(1e-5)  # of torch.nn.LayerNorm
-_LOG2_E = np.float32(1.4426950408889634)
-_LN2_HIGH = np.float32(0.693359375)  # few bits, so that multiples are exact
-_LN2_LOW = np.float32(-2.12194440054690583e-4)
-_MIN_EXP, _MAX_EXP = np.float32(-87), np.float32(88)  # arguments whose exponential is finite
 
 
 def round_up(count: int, block: int) -> int:
@@ -65,15 +63,12 @@ def transposed(layer: nn.Module) -> Dense:
 def row_weights(matrix: Array32, bias: Array32 | None = None) -> Array32:
     """(inputs + 1, columns) of a matrix (outputs, inputs), for `dense_rows`.
 
-    The last row is the bias. Column `outputs` passes on the 1 behind a row's inputs to its outputs.
-    Columns are padded with 0 to whole blocks, and rows to whole groups of ROW_INPUTS.
+    The last row is the bias. Columns are padded with 0 to whole registers.
     """
     outputs, inputs = matrix.shape
-    shape = round_up(inputs + 1, ROW_INPUTS), round_up(outputs + 1, COLUMNS)
-    found = np.zeros(shape, np.float32)
+    found = np.zeros((inputs + 1, round_up(outputs, VECTOR)), np.float32)
     found[:inputs, :outputs] = matrix.T
     found[inputs, :outputs] = 0 if bias is None else bias
-    found[inputs, outputs] = 1
     return found
 
 
@@ -104,21 +99,18 @@ def dense_vector(layer: Dense, x: Array32, slope: np.float32, out: Array32) -> N
 
 
 @njit_inline
-def dense_rows(
-    weights: Array32, zeros: Array32, x: Array32, slope: np.float32, out: Array32, rows: int
-) -> None:
-    """A layer for items in rows, the 1 of `row_weights` behind the inputs of each.
+def dense_rows(weights: Array32, x: Array32, slope: np.float32, out: Array32, rows: int) -> None:
+    """A layer of `row_weights` for items in rows, of which `x` and `out` have whole OUTPUTS.
 
-    The first factor of `simd_dense.dense` are the items, whose rows are whole blocks of OUTPUTS;
-    `zeros` has as many numbers. Numbers behind the 1 must be finite. Rows suit sums over
-    neighbours, which add whole rows.
+    Rows suit sums over neighbours, which add whole rows. Padding columns of `out` become 0.
     """
-    dense(x, zeros, slope, weights, out, weights.shape[0], rows, weights.shape[1])
+    given, count = weights.shape[0] - 1, weights.shape[1]
+    dense_items(x, weights[given], slope, weights, out, given, rows, count)
 
 
 @njit_reduction
 def layer_norm_row(x: Array32, scale: Array32, shift: Array32, out: Array32) -> None:
-    """LayerNorm of the first len(scale) numbers of one row, with a 1 behind them in `out`."""
+    """LayerNorm of the first len(scale) numbers of one row."""
     count = len(scale)
     mean = _ZERO
     for place in range(count):
@@ -131,7 +123,6 @@ def layer_norm_row(x: Array32, scale: Array32, shift: Array32, out: Array32) -> 
     factor = _ONE / np.sqrt(spread / np.float32(count) + _EPSILON)
     for place in range(count):
         out[place] = (x[place] - mean) * factor * scale[place] + shift[place]
-    out[count] = _ONE
 
 
 @njit_internal
@@ -179,35 +170,6 @@ def softmax_terms(scores: Array32, rows: int, sums: Array32) -> None:
 
 
 @njit_internal
-def sigmoid(x: np.float32) -> np.float32:
-    return _ONE / (_ONE + exponential(-x))
-
-
-@njit_internal
-def hyperbolic_tangent(x: np.float32) -> np.float32:
-    """tanh to 1e-7, without a call to libm."""
-    return _ONE - _TWO / (exponential(x + x) + _ONE)
-
-
-@njit_internal
-def exponential(x: np.float32) -> np.float32:
-    """exp to two units in the last place, without a call to libm, so that loops vectorise."""
-    x = min(max(x, _MIN_EXP), _MAX_EXP)
-    whole = np.floor(x * _LOG2_E + _HALF)
-    x = x - whole * _LN2_HIGH - whole * _LN2_LOW
-    series = np.float32(1 / 5040)
-    series = series * x + np.float32(1 / 720)
-    series = series * x + np.float32(1 / 120)
-    series = series * x + np.float32(1 / 24)
-    series = series * x + np.float32(1 / 6)
-    series = series * x + _HALF
-    series = series * x + _ONE
-    series = series * x + _ONE
-    exponent = np.int32((np.int32(whole) + np.int32(127)) << np.int32(23))
-    return series * exponent.view(np.float32)
-
-
-@njit_internal
 def top_k(
     option: int, score: float, best: NDArray[np.int64], scores: NDArray[Any], count: int
 ) -> int:
@@ -225,3 +187,39 @@ def top_k(
         best[later], scores[later] = best[later - 1], scores[later - 1]
     best[place], scores[place] = option, score
     return last + 1
+
+
+@njit_internal
+def take_largest(
+    keys: NDArray[np.float64], count: int, tops: NDArray[np.float64], best: NDArray[np.int64]
+) -> int:
+    """Write the places of the largest of keys[:count], best first, and return how many these are.
+
+    Keys of -inf are no options. Keys that were taken become -inf; of equal ones, the first wins.
+    `tops` is scratch: the largest of every TOURNAMENT keys, so that an option costs the same
+    whatever the order of the keys, unlike in `top_k`.
+    """
+    blocks = (count + TOURNAMENT - 1) // TOURNAMENT
+    for block in range(blocks):
+        tops[block] = _largest(keys, block, count)
+    for rank in range(len(best)):
+        winner, most = 0, -np.inf
+        for block in range(blocks):
+            if tops[block] > most:
+                winner, most = block, tops[block]
+        if most == -np.inf:
+            return rank
+        place = winner * TOURNAMENT
+        while keys[place] != most:
+            place += 1
+        best[rank], keys[place] = place, -np.inf
+        tops[winner] = _largest(keys, winner, count)
+    return len(best)
+
+
+@njit_internal
+def _largest(keys: NDArray[np.float64], block: int, count: int) -> float:
+    most = -np.inf
+    for place in range(block * TOURNAMENT, min((block + 1) * TOURNAMENT, count)):
+        most = max(most, keys[place])
+    return most

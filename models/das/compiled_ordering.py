@@ -14,8 +14,10 @@ from loadmaster.models import layers as ops
 from loadmaster.models.das.heuristic_init import MAX_LOG_STD, MIN_LOG_STD
 from loadmaster.models.das.ordering import AttentionLayer, Gate, OrderingAgent, encode_position
 from loadmaster.models.das.settings import DasSettings
+from loadmaster.models.elementary import sigmoid
 from loadmaster.models.layers import LINEAR, RELU, Array32, Dense, as_matrix, dense_of, to_numpy
-from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
+from loadmaster.models.simd import COLUMNS, OUTPUTS
+from loadmaster.models.simd_dense import dense
 
 _ZERO, _ONE = np.float32(0), np.float32(1)
 _MIN, _MAX = np.float32(MIN_LOG_STD), np.float32(MAX_LOG_STD)
@@ -208,7 +210,7 @@ def _communicate(
     for row in range(width):
         own, gates, value = x[row], y[row], message[row]
         for column in range(x.shape[1]):
-            share = ops.sigmoid(gates[column])
+            share = sigmoid(gates[column])
             own[column] = share * value + (_ONE - share) * own[column]
 
 

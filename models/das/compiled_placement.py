@@ -15,7 +15,8 @@ from loadmaster.models.das.heuristic_init import PAIR_FEATURES
 from loadmaster.models.das.placement import PlacementAgent
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.models.layers import LINEAR, RELU, Array32, Dense, dense_of, to_numpy
-from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
+from loadmaster.models.simd import COLUMNS, OUTPUTS
+from loadmaster.models.simd_dense import dense
 
 PRIOR, SPREAD, KINDS = 0, 1, 2  # rows of `PlacementWorkspace.outputs`
 INPUTS = MACHINE_FEATURES + PAIR_FEATURES

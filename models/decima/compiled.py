@@ -17,7 +17,8 @@ from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models.decima import features
 from loadmaster.models.decima.network import ILLEGAL, SLOPE, DecimaNetwork
 from loadmaster.models.layers import Array32, round_up, to_numpy
-from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
+from loadmaster.models.simd import COLUMNS, OUTPUTS
+from loadmaster.models.simd_dense import dense
 
 PREPARE, MESSAGE, UPDATE, SUMMARISE_STAGE, SUMMARISE_JOB, SCORE_STAGE, SCORE_LIMIT = range(7)
 LAYERS_MAX = 4

@@ -25,7 +25,7 @@ from loadmaster.models.decima.compiled import (
     read_stages,
 )
 from loadmaster.models.layers import Array32, round_up
-from loadmaster.models.simd_dense import COLUMNS
+from loadmaster.models.simd import COLUMNS
 
 TARGET_COLUMNS = 1024  # of a block: its tables fit into the second-level cache
 BLOCK_DECISIONS = 64  # at most

@@ -29,7 +29,8 @@ from loadmaster.models.decima.training_block import (
     Decisions,
 )
 from loadmaster.models.layers import Array32
-from loadmaster.models.simd_dense import COLUMNS, dense
+from loadmaster.models.simd import COLUMNS
+from loadmaster.models.simd_dense import dense
 
 _SLOPE, _ONE, _ZERO = np.float32(SLOPE), np.float32(1), np.float32(0)
 _LOG_COUNT = np.float32(features.PER_LOG_COUNT)

@@ -36,7 +36,7 @@ class Decision(NamedTuple):
     mean: Array32  # (N,)
     log_std: float
     drawn: DrawnNodes  # of no columns if the whole graph is encoded
-    nodes: int  # encoded, those in two subgraphs twice
+    nodes: int  # of all subgraphs, those in two twice, or of the whole graph
 
 
 class JobDecision:

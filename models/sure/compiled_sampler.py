@@ -1,23 +1,28 @@
 """The subgraph sampler in compiled code: scores of nodes, draws by them, and their probability.
 
-As models/sure/sampler.py, with the same numbers for the same keys. The scores of neighbours are
-computed where they are needed, in the drawn snapshots: of a long window these are few.
+As models/sure/sampler.py, with the same numbers for the same keys. Random bits are drawn one by
+one; what is computed of them, over whole rows, so that the loops vectorise.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import Ints, njit_internal, njit_reduction, splitmix64
-from loadmaster.models.keyed_random import draw_gumbel, draw_normal_number, draw_stream_key
-from loadmaster.models.layers import LINEAR, Array32, exponential, hyperbolic_tangent, top_k
-from loadmaster.models.simd_dense import dense
+from loadmaster.models.elementary import exponential, hyperbolic_tangent, logarithm
+from loadmaster.models.keyed_random import (
+    draw_gumbels,
+    draw_normal_pairs,
+    draw_stream_key,
+    draw_uniform,
+)
+from loadmaster.models.layers import Array32, take_largest, top_k
 from loadmaster.models.sure import sampler
 from loadmaster.models.sure.compiled_tables import (
-    SCORES,
     CompiledJob,
     KeptFeatures,
-    Weights,
     Workspace,
 )
+from loadmaster.models.sure.compiled_weights import SCORES, Weights
 from loadmaster.models.sure.graph import NONE
 
 _SELF, _NEIGHBOUR = sampler.SELF, sampler.NEIGHBOUR
@@ -26,27 +31,32 @@ _NEIGHBOURS, _TASKS = sampler.NEIGHBOUR_STREAM, sampler.TASK_STREAM
 _LEAST = np.float32(sampler.MIN_LOG_VARIANCE)
 _MOST = np.float32(sampler.MAX_LOG_VARIANCE)
 _ILLEGAL = np.float32(sampler.ILLEGAL)
-_TWO = np.float32(2)
-_UNKNOWN = np.float32(np.nan)
+_ONE, _HALF = np.float32(1), np.float32(0.5)
+_ROLES = SCORES // 2
 
 
 @njit_internal
 def write_context(weights: Weights, restart: Array32, work: Workspace) -> None:
     """What the age of a snapshot and the last restart add to its features and scores."""
-    window, width = weights.by_age.shape
-    for age in range(window):
+    window, columns = weights.by_age.shape
+    common = work.context[0]  # overwritten last
+    for i in range(columns):
+        common[i] = 0
+    for part in range(len(restart)):
+        factor, own = restart[part], weights.by_restart[part]
+        for i in range(columns):
+            common[i] += factor * own[i]
+    for age in range(window - 1, -1, -1):
         row, known = work.context[age], weights.by_age[age]
-        for i in range(width):
-            row[i] = known[i]
-        for part in range(len(weights.by_restart)):
-            factor, own = restart[part], weights.by_restart[part]
-            for i in range(width):
-                row[i] += factor * own[i]
-    rows = work.score_rows
-    dense(work.context, work.zeros, LINEAR, weights.scores, rows, width, window, SCORES)
-    for part in range(SCORES):
+        for i in range(columns):
+            row[i] = known[i] + common[i]
+    for score in range(SCORES):
+        context, known = work.score_context[score], weights.score_by_age[score]
+        added = np.float32(0)
+        for part in range(len(restart)):
+            added += restart[part] * weights.score_by_restart[score, part]
         for age in range(window):
-            work.score_context[part, age] = rows[age, part]
+            context[age] = known[age] + added
 
 
 @njit_internal
@@ -69,90 +79,115 @@ def draw(
         slot[age] = place if kept.present[episode, place] else NONE
     if weights.whole:
         return
-    parts = kept.score_part[episode]
-    work.theta[:] = 0
-    work.phi[:] = _UNKNOWN if weights.scored else 0
-    for task in range(len(job.candidates)):
-        if weights.scored:
-            _write_thetas(weights, parts, task, newest, sampled, work)
+    if weights.scored:
+        for task in range(len(job.candidates)):
+            _write_scores(weights, kept.score_part[episode], task, newest, sampled, work)
+    else:
+        work.theta[:] = 0
+        work.phi[:] = 0
     for task in range(len(job.candidates)):
         _draw_snapshots(task, sampled, work)
-        _draw_neighbours(weights, job, parts, task, sampled, work)
+        if work.neighbour.shape[2] > 0:
+            if not sampled:
+                _write_neighbours(weights, job, kept.score_part[episode], task, work)
+            _draw_neighbours(job, task, sampled, work)
 
 
 @njit_internal
-def _write_thetas(
+def _write_scores(
     weights: Weights, parts: Array32, task: int, newest: int, sampled: bool, work: Workspace
 ) -> None:
-    """Omega of a task's own nodes: mu + sigma * eps, or mu, divided by the temperature."""
-    theta, own, context = work.theta[task], parts[_SELF, task], work.score_context[_SELF]
-    window = len(theta)
-    # Each loop runs through the ring without a turn, so that it vectorises.
-    for age in range(newest + 1):
-        theta[age] = hyperbolic_tangent(own[newest - age] + context[age])
-    for age in range(newest + 1, window):
-        theta[age] = hyperbolic_tangent(own[newest + window - age] + context[age])
+    """Omega of a task's nodes: mu + sigma * eps in both roles, or mu of its own, over temperature.
+
+    Both roles share random bits, and most ages are drawn by some task. Without them, the means of
+    neighbours are computed where they are needed: of a long window, few ages are drawn.
+    """
+    window, scale = len(work.slot), _ONE / weights.temperature
+    for score in range(SCORES if sampled else 1):
+        whole, own, context = work.score[score], parts[score, task], work.score_context[score]
+        # Each loop runs through the ring without a turn, so that it vectorises.
+        for age in range(newest + 1):
+            whole[age] = own[newest - age] + context[age]
+        for age in range(newest + 1, window):
+            whole[age] = own[newest + window - age] + context[age]
     if sampled:
         key = draw_stream_key(work.task_key[task], _SCORE)
+        draw_normal_pairs(key, work.noise[_SELF], work.noise[_NEIGHBOUR])
+        _write_omega(_SELF, scale, work, work.theta[task])
+        _write_omega(_NEIGHBOUR, scale, work, work.phi[task])
+    else:
+        theta, mean = work.theta[task], work.score[_SELF]
         for age in range(window):
-            if work.slot[age] >= 0:
-                theta[age] += _noise(parts, task, age, key, _SELF, work)
-    for age in range(window):
-        theta[age] /= weights.temperature
+            theta[age] = hyperbolic_tangent(mean[age]) * scale
 
 
 @njit_internal
-def _noise(
-    parts: Array32, task: int, age: int, key: np.uint64, role: int, work: Workspace
-) -> np.float32:
-    """sigma * eps"""
-    slot, part = work.slot[age], SCORES // 2 + role
-    raw = parts[part, task, slot] + work.score_context[part, age]
-    deviation: np.float32 = np.exp(min(max(raw, _LEAST), _MOST) / _TWO)
-    return deviation * draw_normal_number(key, 2 * age + role)
+def _write_omega(role: int, scale: np.float32, work: Workspace, omega: Array32) -> None:
+    mean, log_variance, noise = work.score[role], work.score[_ROLES + role], work.noise[role]
+    for age in range(len(omega)):
+        deviation = exponential(min(max(log_variance[age], _LEAST), _MOST) * _HALF)
+        omega[age] = (hyperbolic_tangent(mean[age]) + deviation * noise[age]) * scale
+
+
+@njit_internal
+def _write_neighbours(
+    weights: Weights, job: CompiledJob, parts: Array32, task: int, work: Workspace
+) -> None:
+    """mu of the neighbours of a task in its drawn snapshots, over the temperature."""
+    own, context = parts[_NEIGHBOUR], work.score_context[_NEIGHBOUR]
+    scale = _ONE / weights.temperature
+    for age in work.snapshot[task]:
+        if age < 0:
+            break
+        slot, added = work.slot[age], context[age]
+        for column in range(job.near[task]):
+            other = job.candidates[task, column]
+            work.phi[other, age] = hyperbolic_tangent(own[other, slot] + added) * scale
 
 
 @njit_internal
 def _draw_snapshots(task: int, sampled: bool, work: Workspace) -> None:
-    theta, drawn = work.theta[task], work.snapshot[task]
-    best, best_key = work.best[: len(drawn)], work.best_key[: len(drawn)]
-    key = draw_stream_key(work.task_key[task], _SNAPSHOT)
-    count = 0
-    for age in range(len(theta)):
-        if work.slot[age] >= 0:
-            order = np.float64(theta[age])
-            if sampled:
-                order += draw_gumbel(key, age)
-            count = top_k(age, order, best, best_key, count)
+    theta, drawn, window = work.theta[task], work.snapshot[task], len(work.slot)
+    keys = work.numbers
+    if sampled:
+        key = draw_stream_key(work.task_key[task], _SNAPSHOT)
+        for age in range(window):
+            keys[age] = draw_uniform(key, age)
+        draw_gumbels(keys, window)
+    else:
+        keys[:window] = 0
+    for age in range(window):
+        keys[age] = keys[age] + theta[age] if work.slot[age] >= 0 else -np.inf
+    count = take_largest(keys, window, work.tops, drawn)
     for place in range(len(drawn)):
-        drawn[place] = best[place] if place < count else NONE
-        work.snapshot_score[task, place] = theta[best[place]] if place < count else 0
+        work.snapshot_score[task, place] = theta[drawn[place]] if place < count else 0
+        if place >= count:
+            drawn[place] = NONE
 
 
 @njit_internal
-def _draw_neighbours(
-    weights: Weights, job: CompiledJob, parts: Array32, task: int, sampled: bool, work: Workspace
-) -> None:
-    candidates, limit = job.candidates[task], work.neighbour.shape[2]
-    if limit == 0:
-        return
+def _draw_neighbours(job: CompiledJob, task: int, sampled: bool, work: Workspace) -> None:
+    candidates, near, limit = job.candidates[task], job.near[task], work.neighbour.shape[2]
+    places = 0
+    while places < work.snapshot.shape[1] and work.snapshot[task, places] >= 0:
+        places += 1
     if sampled:
         own = draw_stream_key(work.task_key[task], _NEIGHBOURS)
-        for column in range(len(candidates)):
-            other = candidates[column]
-            if other >= 0:
-                pair = splitmix64(own, work.task_key[other])
-                work.pair_key[column] = draw_stream_key(pair, 0)
+        for column in range(near):
+            pair = splitmix64(own, work.task_key[candidates[column]])
+            key = draw_stream_key(pair, 0)
+            for place in range(places):
+                number = draw_uniform(key, work.snapshot[task, place])
+                work.numbers[place * near + column] = number
+        draw_gumbels(work.numbers, places * near)
     best, best_key = work.best[:limit], work.best_key[:limit]
     for place in range(work.snapshot.shape[1]):
-        age = work.snapshot[task, place]
-        count = 0
-        for column in range(len(candidates)):
-            other = candidates[column]
-            if other >= 0 and age >= 0:
-                order = np.float64(_neighbour_score(weights, parts, other, age, sampled, work))
+        age, count = work.snapshot[task, place], 0
+        if age >= 0:
+            for column in range(near):
+                order = np.float64(work.phi[candidates[column], age])
                 if sampled:
-                    order += draw_gumbel(work.pair_key[column], age)
+                    order += work.numbers[place * near + column]
                 count = top_k(column, order, best, best_key, count)
         drawn = work.neighbour[task, place]
         for rank in range(limit):
@@ -163,61 +198,62 @@ def _draw_neighbours(
 
 
 @njit_internal
-def _neighbour_score(
-    weights: Weights, parts: Array32, other: int, age: int, sampled: bool, work: Workspace
-) -> np.float32:
-    """Compute a neighbour's score at first use."""
-    if np.isnan(work.phi[other, age]):
-        context = work.score_context[_NEIGHBOUR, age]
-        found = hyperbolic_tangent(parts[_NEIGHBOUR, other, work.slot[age]] + context)
-        if sampled:
-            key = draw_stream_key(work.task_key[other], _SCORE)
-            found += _noise(parts, other, age, key, _NEIGHBOUR, work)
-        work.phi[other, age] = found / weights.temperature
-    known: np.float32 = work.phi[other, age]
-    return known
-
-
-@njit_internal
 def draw_log_prob(job: CompiledJob, task: int, work: Workspace) -> float:
     """log p(g | Omega) of a task's draw; 0 if nothing is drawn."""
     if work.snapshot.shape[1] == 0:
         return 0.0
-    candidates, options = job.candidates[task], work.options[0]
+    candidates, near, options = job.candidates[task], job.near[task], work.options[0]
     window = len(work.slot)
     for age in range(window):
         options[age] = work.theta[task, age] if work.slot[age] >= 0 else _ILLEGAL
-    total = _plackett_luce(work.options, window, work.snapshot[task])
+    numbers = work.numbers
+    total, sums = _plackett_luce(work.options, window, work.snapshot[task], numbers, 0)
     for place in range(work.snapshot.shape[1]):
         age = work.snapshot[task, place]
-        if age < 0 or work.neighbour.shape[2] == 0:
+        if age < 0 or near == 0 or work.neighbour.shape[2] == 0:
             break
-        for column in range(len(candidates)):
-            other = candidates[column]
-            options[column] = work.phi[other, age] if other >= 0 else _ILLEGAL
-        total += _plackett_luce(work.options, len(candidates), work.neighbour[task, place])
-    return total
+        for column in range(near):
+            options[column] = work.phi[candidates[column], age]
+        chosen = work.neighbour[task, place]
+        found, sums = _plackett_luce(work.options, near, chosen, numbers, sums)
+        total += found
+    return total - _sum_of_logarithms(numbers, sums)
 
 
 @njit_reduction
-def _plackett_luce(options: Array32, count: int, chosen: Ints) -> float:
-    """`sampler.plackett_luce_log_prob` of options[0, :count]; `chosen` ends with NONE."""
+def _plackett_luce(
+    options: Array32, count: int, chosen: Ints, numbers: NDArray[np.float64], sums: int
+) -> tuple[float, int]:
+    """`sampler.plackett_luce_log_prob` of options[0, :count]; `chosen` ends with NONE.
+
+    The log-probability is a sum of scores less the logarithms of sums of what is left before each
+    draw. Returns the former, and how many of the latter `numbers` has; it had `sums`.
+    """
     scores, weight = options[0], options[1]
     most = scores[0]
     for place in range(count):
         most = max(most, scores[place])
     for place in range(count):
         weight[place] = exponential(scores[place] - most)
-    drawn = 0
-    while drawn < len(chosen) and chosen[drawn] >= 0:
-        weight[chosen[drawn]] = 0
+    drawn, found, left = sums, 0.0, 0.0
+    for option in chosen:
+        if option < 0:
+            break
+        found += scores[option] - most
+        numbers[drawn] = weight[option]
+        weight[option] = 0
         drawn += 1
-    left = 0.0
     for place in range(count):
         left += weight[place]
-    found = 0.0
-    for rank in range(drawn - 1, -1, -1):
-        own = scores[chosen[rank]] - most
-        left += float(exponential(own))
-        found += own - np.log(left)
-    return found
+    for place in range(drawn - 1, sums - 1, -1):
+        left += numbers[place]
+        numbers[place] = left
+    return found, drawn
+
+
+@njit_reduction
+def _sum_of_logarithms(numbers: NDArray[np.float64], count: int) -> float:
+    total = 0.0
+    for place in range(count):
+        total += logarithm(numbers[place])
+    return total

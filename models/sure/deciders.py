@@ -15,10 +15,9 @@ from loadmaster.models.sure.compiled_tables import (
     Weights,
     compiled_job,
     empty_features,
-    is_supported,
-    weights_of,
     workspace_for,
 )
+from loadmaster.models.sure.compiled_weights import is_supported, weights_of
 from loadmaster.models.sure.graph import pack
 from loadmaster.models.sure.network import SureNetwork
 from loadmaster.models.sure.prior import Prior

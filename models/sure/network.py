@@ -1,16 +1,12 @@
 """SURE's network: embeddings of tasks, then whether to act, and the change of each task."""
 
-import math
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
 
 from loadmaster.envs.settings import build_settings
-from loadmaster.models.keyed_random import standard_normal, uniform
 from loadmaster.models.sure.encoders import (
     GraphLayers,
     NodeEncoder,
@@ -20,10 +16,8 @@ from loadmaster.models.sure.encoders import (
     SpatioTemporalAttention,
 )
 from loadmaster.models.sure.graph import DecisionBatch, Draw, Nodes, subgraph_nodes, whole_nodes
+from loadmaster.models.sure.heads import ActionDistribution, bounded, head, job_embedding
 from loadmaster.models.sure.sampler import (
-    ACTION_STREAM,
-    GATE_STREAM,
-    JOB_ACTION_STREAM,
     NEIGHBOUR,
     SELF,
     ScoreHeads,
@@ -34,8 +28,6 @@ from loadmaster.models.sure.sampler import (
     task_keys,
 )
 from loadmaster.models.sure.settings import SureSettings
-
-LOG_TAU = math.log(2 * math.pi)
 
 
 class NodeFeatures(NamedTuple):
@@ -50,14 +42,6 @@ class Embedding(NamedTuple):
 
     tasks: Tensor  # (T, D): f(g), or the task's part of f(G)
     nodes: Tensor  # (B,) encoded nodes, those in two subgraphs twice
-
-
-class ActionDistribution(NamedTuple):
-    """Whether to act, and changes of T tasks; with one action for the job, J = B, else J = T."""
-
-    gate_logit: Tensor  # (B,)
-    mean: Tensor  # (J,)
-    log_std: Tensor  # ()
 
 
 class LogProbs(NamedTuple):
@@ -92,23 +76,6 @@ class Evaluation(NamedTuple):
     embedding: Embedding
 
 
-def _head(*sizes: int) -> nn.Sequential:
-    """Linear layers with ReLU between; the last begins with zeros."""
-    layers: list[nn.Module] = []
-    for given, made in pairwise(sizes):
-        layers += [nn.Linear(given, made), nn.ReLU()]
-    last = layers[-2]
-    assert isinstance(last, nn.Linear)
-    nn.init.zeros_(last.weight)
-    nn.init.zeros_(last.bias)
-    return nn.Sequential(*layers[:-1])
-
-
-def _bounded(head: Tensor, bound: float) -> Tensor:
-    """(rows,) between -bound and bound, linear around 0; of a head's output (rows, 1)."""
-    return bound * (head.squeeze(1) / bound).tanh()
-
-
 class SureNetwork(nn.Module):
     """A distribution of actions that begins as a rule's: the heads add to priors, first nothing."""
 
@@ -131,8 +98,8 @@ class SureNetwork(nn.Module):
         else:
             self.encoder = GraphLayers(width, layers)
         self.readout = Readout(size)
-        self.change = _head(2 * size if settings.actions == "job" else size, 100, 50, 1)
-        self.gate = _head(2 * size, 50, 1)
+        self.change = head(2 * size if settings.actions == "job" else size, 100, 50, 1)
+        self.gate = head(2 * size, 50, 1)
         self.log_std = nn.Parameter(torch.tensor(settings.log_std))
 
     def window(self, batch: DecisionBatch) -> DecisionBatch:
@@ -225,20 +192,15 @@ class SureNetwork(nn.Module):
 
     def distribution(self, embedding: Embedding, batch: DecisionBatch) -> ActionDistribution:
         """mean = prior + bounded head, gate log-odds = prior + bounded head."""
-        tasks, sizes = embedding.tasks, batch.sizes.unsqueeze(1)
-        largest = tasks.new_full((len(sizes), tasks.shape[1]), -torch.inf)
-        owner = batch.decision.unsqueeze(1).expand_as(tasks)
-        largest = largest.scatter_reduce(0, owner, tasks, "amax")
-        job = torch.cat([batch.sum_by_decision(tasks) / sizes, largest], dim=1)
-        prior = batch.prior
-        if self.settings.actions == "job":
-            prior = batch.sum_by_decision(prior) / batch.sizes
-            tasks = job
-        settings = self.settings
+        settings, tasks, prior = self.settings, embedding.tasks, batch.prior
+        job, by_job = job_embedding(tasks, batch), settings.actions == "job"
+        if by_job:
+            prior, tasks = batch.sum_by_decision(prior) / batch.sizes, job
         return ActionDistribution(
-            batch.gate_prior + _bounded(self.gate(job), settings.gate_bound),
-            prior + _bounded(self.change(tasks), settings.change_bound),
+            batch.gate_prior + bounded(self.gate(job), settings.gate_bound),
+            prior + bounded(self.change(tasks), settings.change_bound),
             self.log_std,
+            by_job,
         )
 
     @torch.no_grad()
@@ -257,17 +219,10 @@ class SureNetwork(nn.Module):
         draw = self.draw(scores, batch, key, greedy)
         embedding = self.embed(features, batch, draw)
         found = self.distribution(embedding, batch)
-        gate, change = found.gate_logit > 0, found.mean
-        by_job = self.settings.actions == "job"
-        if not greedy:
-            gate = uniform(key, 0, GATE_STREAM) < found.gate_logit.double().sigmoid()
-            of_action = key if by_job else task_keys(key, batch)
-            stream = JOB_ACTION_STREAM if by_job else ACTION_STREAM
-            change = change + found.log_std.exp() * standard_normal(of_action, (), stream)
-        change = change[batch.decision] if by_job else change
-        log_prob = None
-        if not greedy:
-            log_prob = self._log_prob(found, scores, batch, key, draw, gate, change)
+        if greedy:
+            return Action(*found.most_likely(batch), draw, embedding.nodes, None)
+        gate, change = found.sample(batch, key)
+        log_prob = self._log_prob(found, scores, batch, key, draw, gate, change)
         return Action(gate, change, draw, embedding.nodes, log_prob)
 
     def evaluate(
@@ -280,14 +235,11 @@ class SureNetwork(nn.Module):
         embedding = self.embed(features, batch, draw)
         found = self.distribution(embedding, batch)
         log_prob = self._log_prob(found, scores, batch, key, draw, gate, change)
-        entropy = found.log_std + (1 + LOG_TAU) / 2
-        of_task = torch.where(gate[batch.decision], self._share(batch) * entropy, 0.0)
         of_draw = torch.zeros_like(batch.prior)
         if draw is not None:
             of_draw = draw_entropy(self.omega(scores, batch, key), batch, draw)
-        odds = found.gate_logit
-        of_gate = -odds.sigmoid() * logsigmoid(odds) - (-odds).sigmoid() * logsigmoid(-odds)
-        return Evaluation(log_prob, LogProbs(of_gate, of_task, of_draw), scores, embedding)
+        entropy = LogProbs(*found.entropy(batch, gate), of_draw)
+        return Evaluation(log_prob, entropy, scores, embedding)
 
     def _log_prob(
         self,
@@ -299,24 +251,10 @@ class SureNetwork(nn.Module):
         gate: Tensor,
         change: Tensor,
     ) -> LogProbs:
-        mean = found.mean[batch.decision] if self.settings.actions == "job" else found.mean
-        standard = (change - mean) / found.log_std.exp()
-        log_density = -standard.square() / 2 - found.log_std - LOG_TAU / 2
         of_draw = torch.zeros_like(batch.prior)
         if draw is not None:
             of_draw = draw_log_prob(self.omega(scores, batch, key), batch, draw)
-        odds = found.gate_logit
-        return LogProbs(
-            gate=logsigmoid(torch.where(gate, odds, -odds)),
-            task=torch.where(gate[batch.decision], self._share(batch) * log_density, 0.0),
-            sampler=of_draw,
-        )
-
-    def _share(self, batch: DecisionBatch) -> Tensor:
-        """(T,) weight of a task's change: with one action for the job, it counts once."""
-        if self.settings.actions == "job":
-            return 1 / batch.sizes[batch.decision]
-        return torch.ones_like(batch.prior)
+        return LogProbs(*found.log_prob(batch, gate, change), of_draw)
 
 
 def build_network(settings: Mapping[str, Any]) -> SureNetwork:

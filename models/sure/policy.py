@@ -15,7 +15,7 @@ from loadmaster.envs.stream_scaling.episode_runner import EpisodeRunner
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.models.bundle import Bundle
 from loadmaster.models.sure.compiled_decision import CompiledDecision, Decision, JobDecision
-from loadmaster.models.sure.compiled_tables import is_supported
+from loadmaster.models.sure.compiled_weights import is_supported
 from loadmaster.models.sure.graph import pack
 from loadmaster.models.sure.network import SureNetwork
 from loadmaster.models.sure.prior import Prior, recommend_one

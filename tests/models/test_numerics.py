@@ -7,17 +7,24 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.models import eigensolver
 from loadmaster.models.eigensolver import Array64, Rotations, rotations_for
+from loadmaster.models.elementary import logarithm
 from loadmaster.models.keyed_random import (
+    draw_gumbels,
     draw_normal,
+    draw_normal_pairs,
+    draw_stream_key,
+    draw_uniform,
     splitmix64,
     standard_gumbel,
     standard_normal,
     uniform,
 )
-from loadmaster.models.simd_dense import COLUMNS, OUTPUTS, dense
+from loadmaster.models.simd import COLUMNS, OUTPUTS, ROWS, VECTOR
+from loadmaster.models.simd_dense import dense, dense_items
+from loadmaster.models.simd_rows import sum_rows
 
 Array32 = NDArray[np.float32]
 
@@ -184,3 +191,89 @@ def test_uniform_and_gumbel_numbers_have_their_moments() -> None:
     assert gumbel.std() == pytest.approx(std, rel=0.02)
     assert abs(np.corrcoef(drawn, gumbel)[0, 1]) < 4 / len(key) ** 0.5
     assert torch.equal(drawn[7:9], uniform(key[7:9], 3, stream=5))
+
+
+@compiled
+def layer_of_items(
+    items: Array32, bias: Array32, slope: float, weights: Array32, target: Array32, made: int,
+    count: int,
+) -> None:  # fmt: skip
+    given = len(weights)
+    dense_items(items, bias, np.float32(slope), weights, target, given, made, count)
+
+
+@pytest.mark.parametrize(("inputs", "made", "count"), [(1, 1, 1), (50, 9, 50), (7, 4, 100)])
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+def test_dense_items_have_a_bias_for_each_column(
+    inputs: int, made: int, count: int, slope: float
+) -> None:
+    rng = np.random.default_rng(inputs)
+    columns = VECTOR * -(-count // VECTOR)
+    items, weights, bias = (
+        rng.normal(size=shape).astype(np.float32)
+        for shape in ((made + ROWS, inputs), (inputs, columns), columns)
+    )
+    target = np.full((made + ROWS, columns + 1), 7, np.float32)
+    layer_of_items(items, bias, slope, weights, target, made, count)
+    sums = items[:made].astype(float) @ weights + bias
+    expected = np.where(sums < 0, slope * sums, sums)
+    np.testing.assert_allclose(target[:made, :columns], expected, atol=1e-5)
+    assert (target[:, columns:] == 7).all()
+
+
+@compiled
+def sums_of_rows(
+    table: Array32, places: Ints, counts: Ints, bias: Array32, slope: float, target: Array32,
+    size: int,
+) -> None:  # fmt: skip
+    sum_rows(table, places, counts, bias, np.float32(slope), target, len(target), size)
+
+
+@pytest.mark.parametrize("registers", [1, 2, 14, 16, 17])
+@pytest.mark.parametrize("slope", [0.0, 1.0])
+def test_rows_are_summed_by_places(registers: int, slope: float) -> None:
+    rng, size = np.random.default_rng(registers), registers * VECTOR
+    table, bias = (rng.normal(size=shape).astype(np.float32) for shape in ((9, size + 3), size))
+    places, counts = rng.integers(0, 9, (6, 5)), np.array([0, 1, 2, 5, 3, 1])
+    target = np.full((6, size + 2), 7, np.float32)
+    sums_of_rows(table, places, counts, bias, slope, target, size)
+    for row in range(6):
+        total = bias + table[places[row, : counts[row]], :size].sum(axis=0)
+        expected = np.where(total < 0, slope * total, total)
+        np.testing.assert_allclose(target[row, :size], expected, atol=1e-5)
+    assert (target[:, size:] == 7).all()
+
+
+@compiled
+def drawn_rows(key: int, gumbels: Array64, even: Array32, odd: Array32) -> None:
+    for place in range(len(gumbels)):
+        gumbels[place] = draw_uniform(draw_stream_key(key, 3), place)
+    draw_gumbels(gumbels, len(gumbels))
+    draw_normal_pairs(draw_stream_key(key, 2), even, odd)
+
+
+@pytest.mark.parametrize("key", [0, -5, 2**62])
+def test_rows_of_draws_equal_torch(key: int) -> None:
+    gumbels, pairs = np.zeros(501), np.zeros((2, 700), np.float32)
+    drawn_rows(key, gumbels, *pairs)
+    own = torch.tensor([key])
+    np.testing.assert_allclose(
+        gumbels, standard_gumbel(own[:, None], torch.arange(501), 3)[0], rtol=1e-13, atol=1e-14
+    )
+    expected = standard_normal(own, (700, 2), 2)[0].numpy()
+    np.testing.assert_allclose(pairs.T, expected, atol=2e-6)
+
+
+@compiled
+def logarithms(numbers: Array64, out: Array64) -> None:
+    for place in range(len(numbers)):
+        out[place] = logarithm(numbers[place])
+
+
+def test_logarithm_is_exact_to_a_few_units() -> None:
+    rng = np.random.default_rng(0)
+    near = 1 + rng.normal(size=1000) * 10.0 ** rng.uniform(-15, -1, 1000)
+    numbers = np.concatenate([np.exp(rng.normal(size=1000) * 50), near, [1.0, 0.5, 2.0]])
+    found = np.zeros(len(numbers))
+    logarithms(numbers, found)
+    np.testing.assert_allclose(found, np.log(numbers), rtol=1e-15)

@@ -90,11 +90,13 @@ class SureEngine:
         outlooks: list[NDArray[np.float64]] = []
         actions = np.zeros((len(seeds), 1 + tasks), np.float32)
         own = np.zeros(len(seeds), np.int64)
+        if keys is not None:
+            drawn = splitmix64(keys, torch.arange(steps)[:, None]).numpy()
         for step in range(steps):
             prior = recommend(observations, network.settings.prior, self.settings)
             out = Decisions._make(table[step % recorded] for table in made)
             if keys is not None:
-                own = splitmix64(keys, step).numpy()
+                own = drawn[step]
             decider.decide(observations, prior, own, keys is None, out)
             if recorder is not None:
                 outlooks.append(_outlook(observations))

@@ -9,7 +9,7 @@ import torch
 from loadmaster.envs.errors import InputError
 from loadmaster.models.keyed_random import standard_normal
 from loadmaster.models.sure.compiled_decision import CompiledDecision, Decision, JobDecision
-from loadmaster.models.sure.compiled_tables import weights_of
+from loadmaster.models.sure.compiled_weights import weights_of
 from loadmaster.models.sure.graph import NONE, pack
 from loadmaster.models.sure.network import SureNetwork, build_network
 from loadmaster.models.sure.sampler import NEIGHBOUR, SELF
