@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.layers import Array32
-from loadmaster.models.sure.compiled_tables import Weights, empty_decisions
+from loadmaster.models.sure.compiled_tables import empty_decisions
+from loadmaster.models.sure.compiled_weights import Weights
 from loadmaster.models.sure.deciders import CompiledDecider
 from loadmaster.models.sure.graph import NONE, check_shapes
 from loadmaster.models.sure.network import SureNetwork

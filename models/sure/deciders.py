@@ -12,12 +12,11 @@ from loadmaster.models.sure.compiled import decide
 from loadmaster.models.sure.compiled_encoder import keep_snapshots
 from loadmaster.models.sure.compiled_tables import (
     Decisions,
-    Weights,
     compiled_job,
     empty_features,
     workspace_for,
 )
-from loadmaster.models.sure.compiled_weights import is_supported, weights_of
+from loadmaster.models.sure.compiled_weights import Weights, is_supported, weights_of
 from loadmaster.models.sure.graph import pack
 from loadmaster.models.sure.network import SureNetwork
 from loadmaster.models.sure.prior import Prior
