@@ -32,7 +32,7 @@ class PriorSettings(Settings):
     window_min: PositiveInt = 13  # minutes whose mean is the load
     drift: NonNegativeFloat = 0.12  # standard deviation of the load to come, relative
     horizon_min: PositiveFloat = 60.0  # in which a restart has to pay
-    restart_cost: NonNegativeFloat = 1.5  # factor of the latency that a restart costs
+    restart_cost: NonNegativeFloat = 1.57  # factor of the latency that a restart costs
     replay_min: NonNegativeFloat = 0.48  # of records that a restart repeats
     catch_up_min: PositiveFloat = 24.0  # in which a backlog is to be processed
     overload_min: NonNegativeFloat = 43.0  # latency of a load of twice the capacity
