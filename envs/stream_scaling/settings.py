@@ -20,6 +20,7 @@ from loadmaster.envs.settings import Settings
 DAY_MIN = 1440
 WEEK_MIN = 7 * DAY_MIN
 WARM_UP_MIN = 60  # before the first decision
+PUBLISHED_EVERY_MIN = 60  # between decisions of the paper, each of which restarts the job
 
 
 class Fault(Settings):

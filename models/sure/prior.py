@@ -92,7 +92,7 @@ def _rule_of(settings: PriorSettings, environment: StreamScalingSettings, foreca
         log_odds=settings.log_odds,
         weight=environment.latency_weight / environment.latency_scale_min,
         utilisation=1 - environment.latency_weight,
-        max_factor=environment.max_factor,
+        max_factor=environment.action_factor,
         max_instances=environment.max_instances,
         forecast=forecast,
     )
@@ -140,7 +140,9 @@ def _decide(
         changed |= t.plan[task] != t.now[task]
         highest = max(highest, load * busiest_share(task, t.plan[task], t))
         wanted = t.plan[task] + rounding_margin(t.chain[task], worth, t)
-        change[task] = math.log(wanted / t.now[task]) / math.log(rule.max_factor)
+        change[task] = _action(wanted, t.now[task], rule.max_factor)
+    if rule.max_factor <= 0:  # as published: any decision restarts the job
+        return rule.log_odds
     ever = restart[EVER] > 0
     age = math.expm1(columns.AGE_UNIT * restart[AGE])
     if not changed or (ever and age < rule.least):
@@ -154,3 +156,13 @@ def _decide(
     area = ((backlog + down) ** 2 - backlog**2) / 2 / max(1 - highest, _LEAST_FREE)
     odds = rule.slope * (gain / (rule.restart_cost * rule.weight * area + 1e-9) - 1)
     return min(max(odds, -rule.log_odds), rule.log_odds)
+
+
+@njit_internal
+def _action(wanted: float, now: int, max_factor: float) -> float:
+    """The action that leads from `now` to `wanted` instances; see `write_plan`."""
+    if max_factor > 0:
+        return math.log(wanted / now) / math.log(max_factor)
+    step = round(wanted) - now  # as published: the share of `now` is cut to an integer
+    share: float = (step + 0.5 * np.sign(step)) / now
+    return min(max(share, -1.0), 1.0)

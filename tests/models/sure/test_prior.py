@@ -136,6 +136,17 @@ def test_a_forecast_replaces_the_load_of_the_last_minutes() -> None:
     assert low.sum() < plan_of(runner, recommended(runner)).sum() < high.sum()
 
 
+def test_published_actions_reach_the_plan() -> None:
+    runner = start(semantics="paper", initial=4, decide_every_min=60)
+    prior = recommended(runner)
+    assert prior.gate == SETTINGS.log_odds  # any decision restarts the job
+    share = (runner.parallelism * prior.change).astype(np.int64)
+    expected = np.maximum(runner.parallelism + share, 1)
+    assert expected.sum() < 0.7 * runner.parallelism.sum()
+    runner.decide(np.r_[1.0, prior.change].astype(np.float32))
+    assert np.array_equal(runner.parallelism, expected)
+
+
 def test_chained_tasks_get_equal_numbers() -> None:
     runner = start(job="large-2", load_scale=2.0)
     chain = runner.setup.tables.chain
