@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from loadmaster.platform.evaluation.statistics import (
 
 if TYPE_CHECKING:  # slow to import, and needed by the tables only
     import pandas as pd
+
+SUMMARY_JSON = "summary.json"
 
 
 def check_writable(folder: Path) -> None:
@@ -117,10 +120,16 @@ def write_everything(
     if jobs is not None:
         jobs.round(4).to_csv(scratch / "jobs.csv", index=False)
     draw_all(comparison, jobs, scratch)
-    names = sorted({"summary.json", *(file.name for file in scratch.iterdir())})
+    return write_json(partial(as_json, comparison), scratch, folder)
+
+
+def write_json(
+    record: Callable[[Sequence[str]], Mapping[str, Any]], scratch: Path, folder: Path
+) -> list[str]:
+    """Write the record of all files, itself among them, to `scratch`; return paths in `folder`."""
+    names = sorted({SUMMARY_JSON, *(file.name for file in scratch.iterdir())})
     files = [str(folder / name) for name in names]
-    text = json.dumps(as_json(comparison, files), indent=2)
-    (scratch / "summary.json").write_text(text + "\n", encoding="utf-8")
+    (scratch / SUMMARY_JSON).write_text(json.dumps(record(files), indent=2) + "\n", "utf-8")
     return files
 
 

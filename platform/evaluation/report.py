@@ -201,11 +201,12 @@ def conclusion(comparison: Comparison) -> str:
     text = f"{best}{' is best' if len(ranked) > 1 else ''}: {_score(comparison, best)}"
     if best in comparison.gaps:
         gap = comparison.gaps[best]
-        text += f", {gap.mean:.1f}%{_bounds(gap.interval, '.1f', '%')} from optimal"
+        text += f", {gap.mean:.1f}%{bounds_text(gap.interval, '.1f', '%')} from optimal"
     if best in comparison.closed:
         share = comparison.closed[best]
         ends = Interval(100 * share.interval.low, 100 * share.interval.high)
-        text += f", {100 * share.mean:.0f}%{_bounds(ends, '.0f', '%')} of the gap to {share.oracle}"
+        closed = f"{100 * share.mean:.0f}%{bounds_text(ends, '.0f', '%')}"
+        text += f", {closed} of the gap to {share.oracle}"
     if len(ranked) > 1 and reference is not None:
         text += ", " + (
             _lead_of_baseline(comparison, ranked[1:])
@@ -226,7 +227,7 @@ def learned_differences(comparison: Comparison) -> list[str]:
         value, ends = comparison.difference(policy, first, metric).of(metric)
         form = difference_form(metric, 0.0)
         unit = difference_unit(metric)
-        return f"{metric.label} {value:{form}}{unit}{_bounds(ends, form)}"
+        return f"{metric.label} {value:{form}}{unit}{bounds_text(ends, form)}"
 
     return [
         f"{policy} against {first}: {', '.join(figure(policy, metric) for metric in ranked)}"
@@ -294,11 +295,12 @@ def _distance(comparison: Comparison, policy: str, word: str = "") -> str:
     if value < 0:
         ends = Interval(-ends.high, -ends.low)
     form, unit = (".1f", "%") if metric.relative else (".3f", "")
-    return f"{abs(value):{form}}{unit}{word}{_bounds(ends, form, unit)}"
+    return f"{abs(value):{form}}{unit}{word}{bounds_text(ends, form, unit)}"
 
 
-def _bounds(interval: Interval, form: str, unit: str = "") -> str:
-    if math.isnan(interval.low):
+def bounds_text(interval: Interval, form: str, unit: str = "") -> str:
+    """The interval in brackets behind a value; nothing where there is none."""
+    if not math.isfinite(interval.low):
         return ""
     return f" [{interval.low:{form}}{unit}, {interval.high:{form}}{unit}]"
 

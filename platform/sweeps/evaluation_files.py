@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
 from loadmaster.envs.metrics import Measure
-from loadmaster.platform.evaluation.report import decimals, figure_text
+from loadmaster.platform.evaluation.files import write_json
+from loadmaster.platform.evaluation.report import bounds_text, decimals, figure_text
 from loadmaster.platform.evaluation.statistics import Interval, interval_ends, rounded
 from loadmaster.platform.sweeps.evaluation import SweepEvaluation
 from loadmaster.platform.sweeps.records import short_names
@@ -50,7 +51,7 @@ def result_table(evaluation: SweepEvaluation) -> Table:
         table.add_row(
             *(in_words(value) for value in group.searched.values()),
             str(len(group.trials)),
-            f"{own.mean:{form}}{_bounds(own.interval, form)}",
+            f"{own.mean:{form}}{bounds_text(own.interval, form)}",
             "" if number == 0 else _signed(own.difference, own.difference_interval, form),
             *(
                 figure_text(evaluation.figure(group, other).mean, digits[other.name])
@@ -67,13 +68,7 @@ def _decimals(evaluation: SweepEvaluation, measure: Measure) -> int:
 
 
 def _signed(value: float, interval: Interval, form: str) -> str:
-    return f"{value:+{form}}{_bounds(interval, '+' + form)}" if math.isfinite(value) else "-"
-
-
-def _bounds(interval: Interval, form: str) -> str:
-    if not math.isfinite(interval.low):
-        return ""
-    return f" [{interval.low:{form}}, {interval.high:{form}}]"
+    return f"{value:+{form}}{bounds_text(interval, '+' + form)}" if math.isfinite(value) else "-"
 
 
 def summary_rows(evaluation: SweepEvaluation) -> pd.DataFrame:
@@ -120,11 +115,7 @@ def write_everything(evaluation: SweepEvaluation, scratch: Path, folder: Path) -
     summary_rows(evaluation).round(6).to_csv(scratch / SUMMARY, index=False)
     episode_rows(evaluation).round(6).to_csv(scratch / EPISODES, index=False)
     draw_all(evaluation, title(evaluation), scratch)
-    names = sorted({"summary.json", *(file.name for file in scratch.iterdir())})
-    files = [str(folder / name) for name in names]
-    text = json.dumps(as_json(evaluation, files), indent=2)
-    (scratch / "summary.json").write_text(text + "\n", encoding="utf-8")
-    return files
+    return write_json(partial(as_json, evaluation), scratch, folder)
 
 
 def as_json(evaluation: SweepEvaluation, files: Sequence[str]) -> dict[str, Any]:
