@@ -74,7 +74,7 @@ class Tables(NamedTuple):
     most: Ints  # (N,) the same within the limit of the job
     now: Ints  # (N,) instances at present
     plan: Ints  # (N,)
-    least: Ints  # (N,) instances of a plan
+    least: Ints  # (N,) fewest instances of a plan
     chain: Ints  # (N,) first task of the chain
     order: Ints  # (N,) parents first
 
