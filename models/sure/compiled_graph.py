@@ -9,7 +9,7 @@ have no edge, of which 620 are different; of the best nodes 676, of which 200 ar
 """
 
 from loadmaster.envs.compiled import njit_internal
-from loadmaster.models.layers import LINEAR, RELU, Array32, dense_rows
+from loadmaster.models.layers import LINEAR, RELU, Array32, sparse_rows
 from loadmaster.models.simd_rows import sum_rows
 from loadmaster.models.sure.compiled_tables import NODES, CompiledJob, Workspace
 from loadmaster.models.sure.compiled_weights import Weights
@@ -152,8 +152,8 @@ def _encode_loners(weights: Weights, known: Array32, loners: int, work: Workspac
                 sum_rows(work.nodes[0], linked, count, bias, RELU, hidden, nodes, columns)
             else:
                 given = work.loners[first:, (layer - 1) * width :]
-                dense_rows(weights.graph[2 * layer - 1], given, RELU, hidden, nodes)
-            dense_rows(weights.graph[2 * layer], hidden, RELU, target, nodes)
+                sparse_rows(weights.graph[2 * layer - 1], given, RELU, hidden, nodes)
+            sparse_rows(weights.graph[2 * layer], hidden, RELU, target, nodes)
 
 
 @njit_internal
@@ -218,5 +218,5 @@ def _graph_layer(
         sum_rows(before, linked, count, weights.first_bias, RELU, hidden, nodes, size)
     else:
         sum_rows(before, linked, count, work.zeros, LINEAR, summed, nodes, size)
-        dense_rows(weights.graph[2 * layer - 1], summed, RELU, hidden, nodes)
-    dense_rows(weights.graph[2 * layer], hidden, RELU, table, nodes)
+        sparse_rows(weights.graph[2 * layer - 1], summed, RELU, hidden, nodes)
+    sparse_rows(weights.graph[2 * layer], hidden, RELU, table, nodes)
