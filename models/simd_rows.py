@@ -1,4 +1,4 @@
-"""Sums of chosen rows of a table in vector registers, for graph layers.
+"""Sums of chosen rows of a table in vector registers, for graph layers, and their prefetch.
 
 The sums of all columns stay in registers until they are complete, which numba cannot express: its
 loops read and write a sum once for each row.
@@ -16,6 +16,7 @@ from loadmaster.models.simd import (
     NUMBERS,
     VECTOR,
     Tables,
+    blocks,
     cell,
     for_columns,
     leaky,
@@ -25,6 +26,8 @@ from loadmaster.models.simd import (
 
 _REGISTERS = 16 if LANES > 1 else 8  # of sums that are formed at once; x86 has fewer
 _PLACES = INTEGER.as_pointer()
+_LINE = 16  # float32 numbers in a cache line
+_READ, _LEVEL_2, _DATA = map(ir.IntType(32), (0, 2, 1))  # of LLVM's prefetch
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -86,3 +89,24 @@ def _write(builder: Any, arguments: Any) -> None:
 
     for_columns(builder, size, _REGISTERS, write)
     builder.ret_void()
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def prefetch_row(typing: Any, table: Any, row: Any) -> Any:
+    """Fetch table[row] into the second level of the cache, without waiting for it."""
+    return types.void(table, types.int64), _generate_prefetch
+
+
+def _generate_prefetch(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    tables, (_, row) = Tables(context, builder, signature, arguments), arguments
+    (data,), (width,) = tables.data(0), tables.widths(0)
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, *[ir.IntType(32)] * 3])
+    prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    last = builder.sub(width, INTEGER(1))  # a row need not begin with a line
+    with cgutils.for_range(builder, builder.add(blocks(builder, last, _LINE), INTEGER(1))) as loop:
+        column = builder.mul(loop.index, INTEGER(_LINE))
+        inside = builder.icmp_signed("<", column, last)
+        at = cell(builder, data, width, row, builder.select(inside, column, last))
+        builder.call(prefetch, [builder.bitcast(at, byte), _READ, _LEVEL_2, _DATA])
+    return context.get_dummy_value()

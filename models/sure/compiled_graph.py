@@ -10,7 +10,7 @@ have no edge, of which 620 are different; of the best nodes 676, of which 200 ar
 
 from loadmaster.envs.compiled import njit_internal
 from loadmaster.models.layers import LINEAR, RELU, Array32, sparse_rows
-from loadmaster.models.simd_rows import sum_rows
+from loadmaster.models.simd_rows import prefetch_row, sum_rows
 from loadmaster.models.sure.compiled_tables import NODES, CompiledJob, Workspace
 from loadmaster.models.sure.compiled_weights import Weights
 from loadmaster.models.sure.graph import NONE
@@ -43,6 +43,7 @@ def encode_subgraphs(weights: Weights, job: CompiledJob, known: Array32, work: W
     for first in range(0, tasks, group):
         last = min(first + group, tasks)
         nodes, loners = _subgraphs(weights, job, known, first, last, loners, work)
+        _prefetch(job, known, last, min(last + group, tasks), work)
         for layer in range(layers):
             _graph_layer(weights, layer, table, nodes, work)
             pooled = work.pooled[first:, layer * width :]
@@ -53,6 +54,21 @@ def encode_subgraphs(weights: Weights, job: CompiledJob, known: Array32, work: W
     sum_rows(work.loners, members, sizes, work.zeros, LINEAR, work.loners_pooled, tasks, size)
     for task in range(tasks):
         _add_row(work.loners_pooled[task], work.pooled[task])
+
+
+@njit_internal
+def _prefetch(job: CompiledJob, known: Array32, first: int, last: int, work: Workspace) -> None:
+    """Fetch the nodes of tasks `first` to `last`: a window of many tasks exceeds the L2 cache."""
+    for task in range(first, last):
+        for place in range(work.snapshot.shape[1]):
+            age = work.snapshot[task, place]
+            if age < 0:
+                break
+            features = known[work.slot[age]]
+            prefetch_row(features, task)
+            for column in work.neighbour[task, place]:
+                if column >= 0:
+                    prefetch_row(features, job.candidates[task, column])
 
 
 @njit_internal
