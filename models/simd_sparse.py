@@ -21,9 +21,9 @@ from loadmaster.models.simd import (
     broadcast,
     cell,
     for_columns,
-    leaky,
     multiply_add,
     registers_at,
+    relu,
     shared_function,
 )
 
@@ -34,37 +34,35 @@ _BYTE, _SHORT, _WORD = ir.IntType(8), ir.IntType(16), ir.IntType(32)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def dense_sparse_items(
+def relu_of_sparse(
     typing: Any,
     items: Any,
     bias: Any,
-    slope: Any,
     weights: Any,
     target: Any,
     given: Any,
     made: Any,
     count: Any,
 ) -> Any:
-    """As `simd_dense.dense_items`, for inputs of which many are 0.
+    """As `simd_dense.dense_items` with a ReLU, for inputs of which many are 0.
 
     Items up to the next multiple of ITEMS are computed as well, and inputs up to the next multiple
     of GROUP are read. Weights of inputs that are 0 do not count, even if they are infinite or NaN.
     """
-    kinds = [items, bias, types.float32, weights, target, types.int64, types.int64, types.int64]
+    kinds = [items, bias, weights, target, types.int64, types.int64, types.int64]
     return types.void(*kinds), _generate
 
 
 def _generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     tables = Tables(context, builder, signature, arguments)
-    kinds = [NUMBERS] * 4 + [INTEGER] * 3 + [ir.FloatType()] + [INTEGER] * 3
-    function = shared_function(builder.module, "loadmaster_sparse_items", kinds, _write)
-    _, _, slope, _, _, *sizes = arguments
-    builder.call(function, [*tables.data(0, 1, 3, 4), *tables.widths(0, 3, 4), slope, *sizes])
+    kinds = [NUMBERS] * 4 + [INTEGER] * 6
+    function = shared_function(builder.module, "loadmaster_relu_of_sparse", kinds, _write)
+    builder.call(function, [*tables.data(0, 1, 2, 3), *tables.widths(0, 2, 3), *arguments[4:]])
     return context.get_dummy_value()
 
 
 def _write(builder: Any, arguments: Any) -> None:
-    items, bias, weights, target, inputs, columns, wide, slope, given, made, count = arguments
+    items, bias, weights, target, inputs, columns, wide, given, made, count = arguments
     room = builder.mul(builder.add(blocks(builder, given, GROUP), INTEGER(1)), INTEGER(GROUP))
     kept, offsets = (builder.alloca(_WORD, size=room) for _ in range(2))
     with cgutils.for_range(builder, blocks(builder, made, ITEMS)) as down:
@@ -107,7 +105,7 @@ def _write(builder: Any, arguments: Any) -> None:
             for row, totals in zip(rows, sums, strict=True):
                 cells = registers_at(builder, target, wide, row, column, width)
                 for at, total in zip(cells, totals, strict=True):
-                    builder.store(leaky(builder, builder.load(total), slope), at, align=4)
+                    builder.store(relu(builder, builder.load(total)), at, align=4)
 
         for_columns(builder, count, _REGISTERS, write)
     builder.ret_void()
