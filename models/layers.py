@@ -111,7 +111,10 @@ def dense_rows(weights: Array32, x: Array32, slope: np.float32, out: Array32, ro
 
 @njit_inline
 def relu_rows(weights: Array32, x: Array32, out: Array32, rows: int) -> None:
-    """As `dense_rows` with a ReLU, faster where many inputs are 0; `x` has whole GROUPs of columns."""
+    """As `dense_rows` with a ReLU, faster where many inputs are 0.
+
+    `x` has as many columns as whole GROUPs of inputs (see simd_sparse.py).
+    """
     given, count = weights.shape[0] - 1, weights.shape[1]
     relu_of_sparse(x, weights[given], weights, out, given, rows, count)
 

@@ -82,12 +82,12 @@ class Tables(NamedTuple):
 
 
 def scratch(tasks: int, most: int, window: int) -> Tables:
-    demand, service, hot, visits = np.zeros((4, tasks))
+    sums, (demand, service, hot, visits) = np.zeros((5, tasks)), np.zeros((4, tasks))
     latency, shortage, saved = np.zeros((3, tasks, most))
     numbers = np.zeros((7, tasks), np.int64)
     return Tables(
-        np.zeros((5, tasks)), demand, service, hot, np.zeros(window), visits, np.zeros(len(_DRIFTS)), latency, shortage,
-        saved, *numbers,
+        sums, demand, service, hot, np.zeros(window), visits, np.zeros(len(_DRIFTS)), latency,
+        shortage, saved, *numbers,
     )  # fmt: skip
 
 

@@ -93,9 +93,7 @@ class SureEngine:
         if keys is not None:
             drawn = splitmix64(keys, torch.arange(steps)[:, None]).numpy()
         for step in range(steps):
-            prior = recommend(
-                observations, network.settings.prior, self.settings, rates=rates
-            )
+            prior = recommend(observations, network.settings.prior, self.settings, rates=rates)
             out = Decisions._make(table[step % recorded] for table in made)
             if keys is not None:
                 own = drawn[step]

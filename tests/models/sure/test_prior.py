@@ -15,7 +15,7 @@ from loadmaster.envs.stream_scaling.observation import (
 )
 from loadmaster.envs.stream_scaling.restart import rescale
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
-from loadmaster.models.sure.prior import Prior, recommend, recommend_one
+from loadmaster.models.sure.prior import KeptRates, Prior, recommend, recommend_one
 from loadmaster.models.sure.settings import PriorSettings
 
 SETTINGS = PriorSettings()
@@ -196,6 +196,23 @@ def test_a_batch_decides_as_its_observations_do() -> None:
         own = recommend_one(view, SETTINGS, runners[0].settings)
         assert np.array_equal(own.change, whole.change[number])
         assert own.gate == whole.gate[number]
+
+
+@pytest.mark.parametrize("every", [5, 80])  # minutes between decisions; 60 are observed
+def test_rates_that_are_kept_give_the_same_decisions(every: int) -> None:
+    runner = start(workload="clarknet-like", metric_noise=0.02, decide_every_min=every)
+
+    def batch() -> dict[str, NDArray[Any]]:
+        return {name: table[None] for name, table in observed(runner).items()}
+
+    rates = KeptRates(batch())
+    for _ in range(4):
+        kept = recommend(batch(), SETTINGS, runner.settings, rates=rates)
+        fresh = recommend(batch(), SETTINGS, runner.settings)
+        assert np.array_equal(kept.change, fresh.change)
+        assert kept.gate == fresh.gate
+        runner.decide(np.r_[1.0, fresh.change[0]].astype(np.float32))
+        rates.follow(batch(), min(every, runner.settings.history))
 
 
 @pytest.mark.parametrize("limit", [200, 5])  # of ten tasks
