@@ -15,6 +15,7 @@ from loadmaster.envs.compiled import njit_inline, njit_internal, njit_reduction
 from loadmaster.models.elementary import exponential
 from loadmaster.models.simd import OUTPUTS, VECTOR
 from loadmaster.models.simd_dense import dense_items
+from loadmaster.models.simd_sparse import relu_of_sparse
 
 Array32 = NDArray[np.float32]
 
@@ -106,6 +107,16 @@ def dense_rows(weights: Array32, x: Array32, slope: np.float32, out: Array32, ro
     """
     given, count = weights.shape[0] - 1, weights.shape[1]
     dense_items(x, weights[given], slope, weights, out, given, rows, count)
+
+
+@njit_inline
+def relu_rows(weights: Array32, x: Array32, out: Array32, rows: int) -> None:
+    """As `dense_rows` with a ReLU, faster where many inputs are 0.
+
+    `x` has as many columns as whole GROUPs of inputs (see simd_sparse.py).
+    """
+    given, count = weights.shape[0] - 1, weights.shape[1]
+    relu_of_sparse(x, weights[given], weights, out, given, rows, count)
 
 
 @njit_reduction

@@ -99,10 +99,18 @@ def registers_at(
 
 def leaky(builder: Any, whole: Any, slope: Any) -> Any:
     """max(x, slope * x): slopes are between 0 and 1."""
-    shrunk = builder.fmul(whole, broadcast(builder, slope, VECTOR))
-    kind = ir.FunctionType(whole.type, [whole.type] * 2)
+    return _larger(builder, whole, builder.fmul(whole, broadcast(builder, slope, VECTOR)))
+
+
+def relu(builder: Any, whole: Any) -> Any:
+    """max(x, 0)"""
+    return _larger(builder, whole, ir.Constant(whole.type, [0.0] * VECTOR))
+
+
+def _larger(builder: Any, one: Any, other: Any) -> Any:
+    kind = ir.FunctionType(one.type, [one.type] * 2)
     name = f"llvm.maxnum.v{VECTOR}f32"
-    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [whole, shrunk])
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [one, other])
 
 
 def broadcast(builder: Any, number: Any, size: int) -> Any:

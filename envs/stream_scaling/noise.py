@@ -48,8 +48,9 @@ def disturb_metrics(job: JobTables, constants: SimConstants, state: SimState) ->
         for task in range(tasks):
             row, first = report[task], (minute * tasks + task) * METRIC_COLUMNS
             for column in (BUSY, BLOCKED, HOT_BUSY, BUFFER_USE, IN_RATE, OUT_RATE, QUEUED, PENDING):
-                factor = 1.0 + constants.noise * normal(constants.key, first + column)
-                row[column] = max(row[column] * factor, 0.0)
+                if row[column] != 0:
+                    factor = 1.0 + constants.noise * normal(constants.key, first + column)
+                    row[column] = max(row[column] * factor, 0.0)
             for column in (BUSY, HOT_BUSY, BUFFER_USE):
                 row[column] = min(row[column], 1.0)
             row[BLOCKED] = min(row[BLOCKED], np.float32(1.0) - row[BUSY])

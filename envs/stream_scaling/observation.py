@@ -4,7 +4,7 @@ All of it is in the REST API of Flink. Rates and pending records are on a logari
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium import spaces
@@ -97,8 +97,8 @@ def observe(job: JobTables, state: SimState, week_minute: int, view: Observation
     """
     history, now = len(view.snapshots), state.clock[MINUTE]
     kept = max(history - new, 0)
-    _move_up(view.snapshots.reshape(view.snapshots.size), kept, history)
-    _move_up(view.times.reshape(view.times.size), kept, history)
+    move_up(view.snapshots.reshape(view.snapshots.size), kept, history)
+    move_up(view.times.reshape(view.times.size), kept, history)
     ring = len(state.metrics)
     for place in range(kept, history):
         minute = now - history + place
@@ -124,7 +124,7 @@ def observe(job: JobTables, state: SimState, week_minute: int, view: Observation
 
 
 @njit_internal
-def _move_up(table: NDArray[np.float32], kept: int, rows: int) -> None:
+def move_up(table: NDArray[Any], kept: int, rows: int) -> None:
     """Copy the last `kept` of so many rows to the front."""
     width = len(table) // rows
     shift = (rows - kept) * width

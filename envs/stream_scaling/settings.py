@@ -121,6 +121,12 @@ class StreamScalingSettings(Settings):
         """The semantics of the paper: unbounded queues, every decision restarts the job."""
         return self.semantics == "paper"
 
+    def at_published_pace(self) -> StreamScalingSettings:
+        """With the paper's semantics, decisions at its pace or slower; else these settings."""
+        if not self.published or self.decide_every_min >= PUBLISHED_EVERY_MIN:
+            return self
+        return self.model_copy(update={"decide_every_min": PUBLISHED_EVERY_MIN})
+
     @property
     def action_factor(self) -> float:
         """See `apply_action`."""

@@ -74,12 +74,16 @@ def decide(
 def _heads(weights: Weights, prior: Array32, work: Workspace, mean: Array32) -> np.float32:
     """Write the means of the changes; return what the network adds to the log-odds of acting."""
     tasks, size, job = len(prior), weights.readout_norm.shape[1], work.job[0]
+    mean_of_tasks, largest = job[:size], job[size : 2 * size]
     for i in range(size):
-        total, largest = work.embedding[0, i], work.embedding[0, i]
-        for task in range(1, tasks):
-            total += work.embedding[task, i]
-            largest = max(largest, work.embedding[task, i])
-        job[i], job[size + i] = total / np.float32(tasks), largest
+        mean_of_tasks[i] = largest[i] = work.embedding[0, i]
+    for task in range(1, tasks):
+        own = work.embedding[task]
+        for i in range(size):
+            mean_of_tasks[i] += own[i]
+            largest[i] = max(largest[i], own[i])
+    for i in range(size):
+        mean_of_tasks[i] /= np.float32(tasks)
     first, second, third = weights.change
     if weights.by_job:
         dense_rows(first, work.job, RELU, work.head_1, 1)

@@ -9,8 +9,8 @@ have no edge, of which 620 are different; of the best nodes 676, of which 200 ar
 """
 
 from loadmaster.envs.compiled import njit_internal
-from loadmaster.models.layers import LINEAR, RELU, Array32, dense_rows
-from loadmaster.models.simd_rows import sum_rows
+from loadmaster.models.layers import Array32, relu_rows
+from loadmaster.models.simd_rows import prefetch_row, relu_of_sums, sum_rows
 from loadmaster.models.sure.compiled_tables import NODES, CompiledJob, Workspace
 from loadmaster.models.sure.compiled_weights import Weights
 from loadmaster.models.sure.graph import NONE
@@ -43,16 +43,32 @@ def encode_subgraphs(weights: Weights, job: CompiledJob, known: Array32, work: W
     for first in range(0, tasks, group):
         last = min(first + group, tasks)
         nodes, loners = _subgraphs(weights, job, known, first, last, loners, work)
+        _prefetch(job, known, last, min(last + group, tasks), work)
         for layer in range(layers):
             _graph_layer(weights, layer, table, nodes, work)
             pooled = work.pooled[first:, layer * width :]
             members, sizes = work.members, work.sizes
-            sum_rows(table, members, sizes, work.zeros, LINEAR, pooled, last - first, width)
+            sum_rows(table, members, sizes, pooled, last - first, width)
     _encode_loners(weights, known, loners, work)
     size, members, sizes = layers * width, work.loner_members, work.loner_sizes
-    sum_rows(work.loners, members, sizes, work.zeros, LINEAR, work.loners_pooled, tasks, size)
+    sum_rows(work.loners, members, sizes, work.loners_pooled, tasks, size)
     for task in range(tasks):
         _add_row(work.loners_pooled[task], work.pooled[task])
+
+
+@njit_internal
+def _prefetch(job: CompiledJob, known: Array32, first: int, last: int, work: Workspace) -> None:
+    """Fetch the nodes of tasks `first` to `last`: a window of many tasks exceeds the L2 cache."""
+    for task in range(first, last):
+        for place in range(work.snapshot.shape[1]):
+            age = work.snapshot[task, place]
+            if age < 0:
+                break
+            features = known[work.slot[age]]
+            prefetch_row(features, task)
+            for column in work.neighbour[task, place]:
+                if column >= 0:
+                    prefetch_row(features, job.candidates[task, column])
 
 
 @njit_internal
@@ -149,11 +165,11 @@ def _encode_loners(weights: Weights, known: Array32, loners: int, work: Workspac
             if layer == 0:
                 bias, count = weights.first_bias, work.linked_count
                 columns = hidden.shape[1]
-                sum_rows(work.nodes[0], linked, count, bias, RELU, hidden, nodes, columns)
+                relu_of_sums(work.nodes[0], linked, count, bias, hidden, nodes, columns)
             else:
                 given = work.loners[first:, (layer - 1) * width :]
-                dense_rows(weights.graph[2 * layer - 1], given, RELU, hidden, nodes)
-            dense_rows(weights.graph[2 * layer], hidden, RELU, target, nodes)
+                relu_rows(weights.graph[2 * layer - 1], given, hidden, nodes)
+            relu_rows(weights.graph[2 * layer], hidden, target, nodes)
 
 
 @njit_internal
@@ -185,7 +201,7 @@ def encode_whole(weights: Weights, job: CompiledJob, known: Array32, work: Works
                         copy_row(work.nodes[0, nodes + task], after[age * tasks + task])
                     nodes += tasks
         pooled = work.pooled[:, layer * width :]
-        sum_rows(after, work.members, work.sizes, work.zeros, LINEAR, pooled, tasks, width)
+        sum_rows(after, work.members, work.sizes, pooled, tasks, width)
 
 
 @njit_internal
@@ -215,8 +231,8 @@ def _graph_layer(
     table, summed, hidden = work.nodes[0], work.nodes[1], work.nodes[2]
     linked, count, size = work.linked, work.linked_count, before.shape[1]
     if layer == 0:
-        sum_rows(before, linked, count, weights.first_bias, RELU, hidden, nodes, size)
+        relu_of_sums(before, linked, count, weights.first_bias, hidden, nodes, size)
     else:
-        sum_rows(before, linked, count, work.zeros, LINEAR, summed, nodes, size)
-        dense_rows(weights.graph[2 * layer - 1], summed, RELU, hidden, nodes)
-    dense_rows(weights.graph[2 * layer], hidden, RELU, table, nodes)
+        sum_rows(before, linked, count, summed, nodes, size)
+        relu_rows(weights.graph[2 * layer - 1], summed, hidden, nodes)
+    relu_rows(weights.graph[2 * layer], hidden, table, nodes)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import Ints
 from loadmaster.models.layers import TOURNAMENT, Array32, round_up
 from loadmaster.models.simd import OUTPUTS, VECTOR
+from loadmaster.models.simd_sparse import GROUP
 from loadmaster.models.sure.compiled_weights import SCORES, Weights
 from loadmaster.models.sure.graph import NONE, job_graph
 from loadmaster.models.sure.settings import SureSettings
@@ -85,13 +86,12 @@ class Workspace(NamedTuple):
     linked_count: Ints  # (nodes,) how many of these
     members: Ints  # (N, most) rows of each task's nodes
     sizes: Ints  # (N,) how many of these
-    zeros: Array32  # (max(columns, D + VECTOR),)
     # Different nodes without edges, see compiled_graph.py.
     loner_row: Ints  # (N, L) the row of a task's node by age, or NONE
     loner_node: Ints  # (N k1 k2, 2) task and age
     loner_members: Ints  # (N, k1 k2) rows in the subgraph of each task
     loner_sizes: Ints  # (N,) how many of these
-    loners: Array32  # (N k1 k2, D + VECTOR) outputs of all layers
+    loners: Array32  # (N k1 k2, more than D) outputs of all layers
     loners_pooled: Array32  # (N, D + VECTOR)
     pooled: Array32  # (N, D + VECTOR)
     joined: Array32  # (N, hidden columns + D)
@@ -193,12 +193,11 @@ def workspace_for(settings: SureSettings, weights: Weights, job: CompiledJob) ->
         linked_count=ints(nodes),
         members=ints(tasks, together if settings.draws else window),
         sizes=ints(tasks),
-        zeros=floats(max(columns, size + VECTOR)),
         loner_row=np.full((tasks, window), NONE),
         loner_node=ints(tasks * k1 * k2, 2),
         loner_members=ints(tasks, k1 * k2),
         loner_sizes=ints(tasks),
-        loners=floats(round_up(tasks * k1 * k2, OUTPUTS), size + VECTOR),
+        loners=floats(round_up(tasks * k1 * k2, OUTPUTS), size + max(VECTOR, GROUP)),
         loners_pooled=floats(rows, size + VECTOR),
         pooled=floats(rows, size + VECTOR),
         joined=floats(rows, len(weights.joined) - 1),

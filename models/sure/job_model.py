@@ -26,6 +26,7 @@ LEVEL, SOURCE, SINK, CHAINED = map(
     columns.TASK_COLUMNS.index, ("level", "source", "sink", "chained")
 )
 PRESENT = columns.TIME_COLUMNS.index("present")
+IN, OUT = 0, 1  # columns of rates
 
 _DOWN = 0.5  # less time reported than this share of a minute: the job was down
 _KNEE = 0.95  # share of busy time above which Kingman's formula is continued as a line
@@ -61,6 +62,7 @@ class Rule(NamedTuple):
 class Tables(NamedTuple):
     """Scratch of a decision on N tasks with up to P instances."""
 
+    sums: Doubles  # (5, N) of a task's minutes; see `read_tasks`
     demand: Doubles  # (N,) busy instances per record a minute at the sources
     service: Doubles  # (N,) minutes
     hot: Doubles  # (N,) share of the records that one instance gets, however many there are
@@ -74,18 +76,18 @@ class Tables(NamedTuple):
     most: Ints  # (N,) the same within the limit of the job
     now: Ints  # (N,) instances at present
     plan: Ints  # (N,)
-    least: Ints  # (N,) instances of a plan
+    least: Ints  # (N,) fewest instances of a plan
     chain: Ints  # (N,) first task of the chain
     order: Ints  # (N,) parents first
 
 
 def scratch(tasks: int, most: int, window: int) -> Tables:
-    demand, service, hot, visits = np.zeros((4, tasks))
+    sums, (demand, service, hot, visits) = np.zeros((5, tasks)), np.zeros((4, tasks))
     latency, shortage, saved = np.zeros((3, tasks, most))
     numbers = np.zeros((7, tasks), np.int64)
     return Tables(
-        demand, service, hot, np.zeros(window), visits, np.zeros(len(_DRIFTS)), latency, shortage,
-        saved, *numbers,
+        sums, demand, service, hot, np.zeros(window), visits, np.zeros(len(_DRIFTS)), latency,
+        shortage, saved, *numbers,
     )  # fmt: skip
 
 
@@ -121,7 +123,23 @@ def read_job(tasks: Floats, edges: Ints, max_instances: int, t: Tables) -> None:
 
 
 @njit_internal
-def read_load(snapshots: Floats, times: Floats, tasks: Floats, rule: Rule) -> tuple[float, float]:
+def write_rates(snapshots: Floats, tasks: Floats, first: int, rates: Doubles) -> None:
+    """Records a minute from snapshot `first` on: `rates` (L, N, 2) in and out of each task.
+
+    Those that arrive are written for sources only.
+    """
+    for place in range(first, len(snapshots)):
+        for task in range(len(tasks)):
+            row, rate = snapshots[place, task], rates[place, task]
+            if tasks[task, SOURCE] > 0:
+                rate[IN] = math.expm1(columns.RATE_UNIT * row[IN_RATE])
+            rate[OUT] = math.expm1(columns.RATE_UNIT * row[OUT_RATE])
+
+
+@njit_internal
+def read_load(
+    snapshots: Floats, times: Floats, tasks: Floats, rates: Doubles, rule: Rule
+) -> tuple[float, float]:
     """Records a minute at all sources in the last minutes, and records that wait there.
 
     A silent source counts with its usual rate, since its load may come back at any time.
@@ -132,65 +150,70 @@ def read_load(snapshots: Floats, times: Floats, tasks: Floats, rule: Rule) -> tu
         minutes += times[place, PRESENT] > 0
     for task in range(len(tasks)):
         if tasks[task, SOURCE] > 0:
-            usual = _usual_rate(snapshots, task)
+            usual = _usual_rate(rates, task)
             for place in range(first, history):
                 if times[place, PRESENT] > 0:
-                    rate = math.expm1(columns.RATE_UNIT * snapshots[place, task, IN_RATE])
+                    rate = rates[place, task, IN]
                     total += usual if rate <= 0 and usual >= _LEAST_RATE else rate
             waiting += math.expm1(columns.PENDING_UNIT * snapshots[history - 1, task, PENDING])
     return total / max(minutes, 1), waiting
 
 
 @njit_internal
-def _usual_rate(snapshots: Floats, task: int) -> float:
+def _usual_rate(rates: Doubles, task: int) -> float:
     """Records a minute that arrive at a source, in minutes of the history with any."""
     total, minutes = 0.0, 0
-    for place in range(len(snapshots)):
-        rate = math.expm1(columns.RATE_UNIT * snapshots[place, task, IN_RATE])
+    for place in range(len(rates)):
+        rate = rates[place, task, IN]
         total += rate
         minutes += rate > 0
     return total / max(minutes, 1)
 
 
 @njit_internal
-def _read_emitted(snapshots: Floats, tasks: Floats, t: Tables) -> None:
+def _read_emitted(tasks: Floats, rates: Doubles, t: Tables) -> None:
     """Records that left the sources in each minute, or -1 if one of them was silent."""
     t.emitted[:] = 0.0
     for task in range(len(tasks)):
         if tasks[task, SOURCE] > 0:
-            usual = _usual_rate(snapshots, task)
-            for place in range(len(snapshots)):
-                row = snapshots[place, task]
-                if t.emitted[place] < 0 or (row[IN_RATE] <= 0 and usual >= _LEAST_RATE):
+            usual = _usual_rate(rates, task)
+            for place in range(len(rates)):
+                rate = rates[place, task]
+                if t.emitted[place] < 0 or (rate[IN] <= 0 and usual >= _LEAST_RATE):
                     t.emitted[place] = -1.0
                 else:
-                    t.emitted[place] += math.expm1(columns.RATE_UNIT * row[OUT_RATE])
+                    t.emitted[place] += rate[OUT]
 
 
 @njit_internal
-def read_tasks(snapshots: Floats, tasks: Floats, t: Tables) -> bool:
+def read_tasks(snapshots: Floats, tasks: Floats, rates: Doubles, t: Tables) -> bool:
     """Demand, service time and skew of each task; False if one has never been seen running.
 
     Minutes with a silent source are left out: tasks behind it have less work for a record.
     """
     history, count = snapshots.shape[0], snapshots.shape[1]
-    _read_emitted(snapshots, tasks, t)
-    for task in range(count):
-        work, source, done, mean, hottest = 0.0, 0.0, 0.0, 0.0, 0.0
-        for place in range(history):
+    _read_emitted(tasks, rates, t)
+    work, source, done, mean, hottest = t.sums[0], t.sums[1], t.sums[2], t.sums[3], t.sums[4]
+    t.sums[:] = 0.0
+    for place in range(history):  # in the order of memory
+        if t.emitted[place] < 0:
+            continue
+        for task in range(count):
             row = snapshots[place, task]
-            if row[BUSY] + row[IDLE] + row[BLOCKED] > _DOWN and t.emitted[place] >= 0:
+            if row[BUSY] + row[IDLE] + row[BLOCKED] > _DOWN:
                 # A share h of the records at one instance: hottest / mean = 1 + h (p - 1).
-                mean += row[BUSY] * (row[PARALLELISM] * t.cap[task] - 1)
-                hottest += row[HOTTEST] - row[BUSY]
-                work += row[BUSY] * row[PARALLELISM] * t.cap[task]
-                done += math.expm1(columns.RATE_UNIT * row[OUT_RATE])
-                source += t.emitted[place]
-        if source <= 0:
+                mean[task] += row[BUSY] * (row[PARALLELISM] * t.cap[task] - 1)
+                hottest[task] += row[HOTTEST] - row[BUSY]
+                work[task] += row[BUSY] * row[PARALLELISM] * t.cap[task]
+                done[task] += rates[place, task, OUT]
+                source[task] += t.emitted[place]
+    for task in range(count):
+        if source[task] <= 0:
             return False
-        t.demand[task] = work / source
-        t.service[task] = work / max(done, 1e-6)
-        t.hot[task] = min(max(hottest / mean, 0.0), 1.0) if mean > _LEAST_BUSY else 0.0
+        t.demand[task] = work[task] / source[task]
+        t.service[task] = work[task] / max(done[task], 1e-6)
+        skewed = mean[task] > _LEAST_BUSY
+        t.hot[task] = min(max(hottest[task] / mean[task], 0.0), 1.0) if skewed else 0.0
         now = round(snapshots[history - 1, task, PARALLELISM] * t.cap[task])
         t.now[task] = min(max(now, 1), t.cap[task])
     return True

@@ -3,15 +3,11 @@
 import math
 
 from loadmaster.envs.compiled import njit_internal
-from loadmaster.models.sure.job_model import (
-    Rule,
-    Tables,
-    busiest_share,
-    fill_latencies,
-)
+from loadmaster.models.sure.job_model import Rule, Tables, busiest_share, fill_latencies
 
 _ROUNDS, _LIMIT_ROUNDS = 4, 16  # of a fixed point, of a bisection
-_MOST_WORTH = 1e6
+_LEAST_WORTH, _MOST_WORTH = 1e-9, 1e6  # of the plans at the limit
+_IDLE_CAPACITY = 1e9  # records a minute of a job that was never busy
 _LEAST_CAPACITY = 0.99  # of the highest capacity, for each task of a plan at the limit
 _AT_LIMIT = 0.8  # share of it: the load at which the other instances are given
 _MOST_RATIO, _MOST_MARGIN = 10.0, 0.45  # factor of what an instance saves; part of an instance
@@ -34,7 +30,7 @@ def choose_plan(
         total += t.now[task]
     for _ in range(_ROUNDS):
         worth = rule.utilisation * min(busy / total, 1.0) / total
-        total = _plan_worth(worth, t)
+        total = _fill_plan(worth, t)
     if total <= rule.max_instances:
         return worth
     for task in range(len(t.least)):
@@ -43,23 +39,23 @@ def choose_plan(
         ):
             t.least[task] += 1
     fill_latencies(_AT_LIMIT * capacity, rule.overload, rule, t)
-    low, high = worth, worth
+    low = high = max(worth, _LEAST_WORTH)
     while total > rule.max_instances and high < _MOST_WORTH:
         low, high = high, 2 * high
-        total = _plan_worth(high, t)
+        total = _fill_plan(high, t)
     for _ in range(_LIMIT_ROUNDS):
         middle = 0.5 * (low + high)
-        if _plan_worth(middle, t) > rule.max_instances:
+        if _fill_plan(middle, t) > rule.max_instances:
             low = middle
         else:
             high = middle
-    _plan_worth(high, t)
+    _fill_plan(high, t)
     fill_latencies(load, overload, rule, t)
     return 0.0
 
 
 @njit_internal
-def _plan_worth(worth: float, t: Tables) -> int:
+def _fill_plan(worth: float, t: Tables) -> int:
     """Write the plan in which every instance saves more than `worth`; returns its size."""
     total = 0
     for task in range(len(t.plan)):
@@ -86,6 +82,8 @@ def highest_capacity(rule: Rule, t: Tables) -> float:
             share = busiest_share(task, t.plan[task], t)
             if share > highest:
                 slowest, highest = t.chain[task], share
+        if slowest < 0:
+            return _IDLE_CAPACITY
         size, free = 0, True
         for task in range(len(t.plan)):
             if t.chain[task] == slowest:

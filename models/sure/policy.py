@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.stream_scaling.actions import ACT, HOLD
 from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup
 from loadmaster.envs.stream_scaling.episode_runner import EpisodeRunner
-from loadmaster.envs.stream_scaling.settings import PUBLISHED_EVERY_MIN, StreamScalingSettings
+from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.models.bundle import Bundle
 from loadmaster.models.sure.compiled_decision import CompiledDecision, Decision, JobDecision
 from loadmaster.models.sure.compiled_weights import is_supported
@@ -122,10 +122,8 @@ class SurePolicy:
         self, settings: StreamScalingSettings, seed: int, workload: Setup, record: bool = False
     ) -> EpisodeRunner:
         """The episode before its first decision, with the policy's own settings."""
-        own = dict(self.fixed_settings)
-        if settings.published:
-            own["decide_every_min"] = max(own["decide_every_min"], PUBLISHED_EVERY_MIN)
-        return EpisodeRunner(settings.model_copy(update=own), workload, seed, record)
+        own = settings.model_copy(update=self.fixed_settings).at_published_pace()
+        return EpisodeRunner(own, workload, seed, record)
 
     def steps(self, runner: EpisodeRunner) -> Iterator[Step]:
         """The decisions that are left; the caller carries each out. Several threads may run it.

@@ -16,6 +16,7 @@ from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.stream_scaling import observation as columns
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.models.sure.job_model import (
+    Doubles,
     Floats,
     Rule,
     Tables,
@@ -27,6 +28,7 @@ from loadmaster.models.sure.job_model import (
     read_load,
     read_tasks,
     scratch,
+    write_rates,
 )
 from loadmaster.models.sure.plan_choice import choose_plan, highest_capacity, rounding_margin
 from loadmaster.models.sure.settings import PriorSettings
@@ -35,6 +37,21 @@ AGE, LENGTH, EVER = map(columns.RESTART_COLUMNS.index, ("age", "length", "ever")
 
 _FIRST_RESTART_MIN = 0.6  # length of a restart before one was seen
 _LEAST_FREE = 0.05  # share of idle time in the drain of a backlog, at least
+
+
+class KeptRates:
+    """Rates of all snapshots of E observations of one job, which logarithms have to be undone for.
+
+    Kept by callers that follow episodes, so that a snapshot is read once.
+    """
+
+    def __init__(self, observations: Mapping[str, Any]) -> None:
+        self.table = np.zeros((*observations["snapshots"].shape[:3], 2))  # (E, L, N, 2)
+        self.follow(observations, self.table.shape[1])
+
+    def follow(self, observations: Mapping[str, Any], new: int) -> None:
+        """Take the next observations, whose last `new` snapshots are new."""
+        _follow_rates(observations["snapshots"], observations["tasks"], new, self.table)
 
 
 class Prior(NamedTuple):
@@ -49,10 +66,12 @@ def recommend(
     settings: PriorSettings,
     environment: StreamScalingSettings,
     forecast: float = 0.0,
+    rates: KeptRates | None = None,
 ) -> Prior:
     """Of E observations of one job, every table with a first axis for them.
 
-    `forecast` is the load to come, in records a minute; 0: that of the last minutes.
+    `forecast` is the load to come, in records a minute; 0: that of the last minutes. `rates` of
+    these observations, where the caller keeps them.
     """
     episodes, window, tasks, _ = observations["snapshots"].shape
     most = min(int(columns.most_instances(observations["tasks"]).max()), environment.max_instances)
@@ -62,7 +81,8 @@ def recommend(
     )
     tables = scratch(tasks, most, window)
     rule = _rule_of(settings, environment, forecast)
-    _recommend_batch(view, rule, tables, change, gate)
+    known = (rates or KeptRates(view._asdict())).table
+    _recommend_batch(view, known, rule, tables, change, gate)
     return Prior(change, gate)
 
 
@@ -99,15 +119,26 @@ def _rule_of(settings: PriorSettings, environment: StreamScalingSettings, foreca
 
 
 @compiled
+def _follow_rates(snapshots: Floats, tasks: Floats, new: int, rates: Doubles) -> None:
+    """Move the rates of older snapshots up and write those of the last `new` of each episode."""
+    kept = max(rates.shape[1] - new, 0)
+    for episode in range(len(rates)):
+        own = rates[episode]
+        columns.move_up(own.reshape(own.size), kept, len(own))
+        write_rates(snapshots[episode], tasks[episode], kept, own)
+
+
+@compiled
 def _recommend_batch(
-    views: columns.Observation, rule: Rule, tables: Tables, change: Floats, gate: Floats
-) -> None:
+    views: columns.Observation, rates: Doubles, rule: Rule, tables: Tables, change: Floats,
+    gate: Floats,
+) -> None:  # fmt: skip
     """Decide for each observation; all are of one job."""
     read_job(views.tasks[0], views.edges[0], rule.max_instances, tables)
     for episode in range(len(gate)):
         gate[episode] = _decide(
             views.snapshots[episode], views.times[episode], views.tasks[episode],
-            views.restart[episode], rule, tables, change[episode],
+            views.restart[episode], rates[episode], rule, tables, change[episode],
         )  # fmt: skip
 
 
@@ -117,14 +148,15 @@ def _decide(
     times: Floats,
     tasks: Floats,
     restart: Floats,
+    rates: Doubles,
     rule: Rule,
     t: Tables,
     change: Floats,
 ) -> float:
     """Write the change of each task; returns the log-odds of acting."""
     count = snapshots.shape[1]
-    load, waiting = read_load(snapshots, times, tasks, rule)
-    known = read_tasks(snapshots, tasks, t)
+    load, waiting = read_load(snapshots, times, tasks, rates, rule)
+    known = read_tasks(snapshots, tasks, rates, t)
     if rule.forecast > 0:
         load = rule.forecast
     if not known or load <= 0:

@@ -9,11 +9,7 @@ import numpy as np
 from loadmaster.envs.stream_scaling.actions import ACT, HOLD
 from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup
 from loadmaster.envs.stream_scaling.episode_runner import EpisodeRunner
-from loadmaster.envs.stream_scaling.settings import (
-    PUBLISHED_EVERY_MIN,
-    WARM_UP_MIN,
-    StreamScalingSettings,
-)
+from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
 from loadmaster.models.sure.prior import recommend_one
 from loadmaster.models.sure.settings import PriorSettings
 
@@ -30,8 +26,7 @@ def run_rule(
     record: bool = False,
 ) -> EpisodeResult:
     """Result of the episode of `seed`, by the rule's default parameters."""
-    if settings.published:
-        settings = settings.model_copy(update={"decide_every_min": PUBLISHED_EVERY_MIN})
+    settings = settings.at_published_pace()
     runner, prior = EpisodeRunner(settings, setup, seed, record), PriorSettings()
     load = runner.episode.state.load.sum(axis=0)
     while not runner.over:

@@ -24,7 +24,8 @@ from loadmaster.models.keyed_random import (
 )
 from loadmaster.models.simd import COLUMNS, OUTPUTS, ROWS, VECTOR
 from loadmaster.models.simd_dense import dense, dense_items
-from loadmaster.models.simd_rows import sum_rows
+from loadmaster.models.simd_rows import prefetch_row, relu_of_sums, sum_rows
+from loadmaster.models.simd_sparse import GROUP, ITEMS, relu_of_sparse
 
 Array32 = NDArray[np.float32]
 
@@ -222,26 +223,57 @@ def test_dense_items_have_a_bias_for_each_column(
 
 
 @compiled
+def layer_of_sparse_items(
+    items: Array32, bias: Array32, weights: Array32, target: Array32, made: int, count: int
+) -> None:
+    relu_of_sparse(items, bias, weights, target, len(weights), made, count)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "made", "count", "zeros"),
+    [(1, 1, 1, 0.5), (50, 9, 50, 0.5), (8, 4, 100, 0.9), (16, 8, 8, 1.0), (23, 5, 52, 0.0)],
+)
+def test_inputs_of_zero_are_skipped(inputs: int, made: int, count: int, zeros: float) -> None:
+    rng = np.random.default_rng(inputs)
+    columns, rows = VECTOR * -(-count // VECTOR), ITEMS * -(-made // ITEMS)
+    items = rng.normal(size=(rows, GROUP * -(-inputs // GROUP))).astype(np.float32)
+    items[rng.random(items.shape) < zeros] = -0.0  # as a ReLU may return it
+    items[:, ::3] = 0.0
+    weights, bias = (
+        rng.normal(size=shape).astype(np.float32) for shape in ((inputs, columns), columns)
+    )
+    weights[::3] = np.nan  # must not be read
+    target = np.full((rows + 1, columns + 1), 7, np.float32)
+    layer_of_sparse_items(items, bias, weights, target, made, count)
+    sums = items[:made, :inputs].astype(float) @ np.nan_to_num(weights) + bias
+    np.testing.assert_allclose(target[:made, :columns], sums.clip(0), atol=1e-5)
+    assert (target[rows:] == 7).all()
+    assert (target[:, columns:] == 7).all()
+
+
+@compiled
 def sums_of_rows(
-    table: Array32, places: Ints, counts: Ints, bias: Array32, slope: float, target: Array32,
-    size: int,
-) -> None:  # fmt: skip
-    sum_rows(table, places, counts, bias, np.float32(slope), target, len(target), size)
+    table: Array32, places: Ints, counts: Ints, bias: Array32, plain: Array32, relu: Array32
+) -> None:
+    for row in range(len(table)):
+        prefetch_row(table, row)
+    sum_rows(table, places, counts, plain, len(plain), len(bias))
+    relu_of_sums(table, places, counts, bias, relu, len(relu), len(bias))
 
 
 @pytest.mark.parametrize("registers", [1, 2, 14, 16, 17])
-@pytest.mark.parametrize("slope", [0.0, 1.0])
-def test_rows_are_summed_by_places(registers: int, slope: float) -> None:
+def test_rows_are_summed_by_places(registers: int) -> None:
     rng, size = np.random.default_rng(registers), registers * VECTOR
     table, bias = (rng.normal(size=shape).astype(np.float32) for shape in ((9, size + 3), size))
     places, counts = rng.integers(0, 9, (6, 5)), np.array([0, 1, 2, 5, 3, 1])
-    target = np.full((6, size + 2), 7, np.float32)
-    sums_of_rows(table, places, counts, bias, slope, target, size)
+    plain, relu = np.full((2, 6, size + 2), 7, np.float32)
+    sums_of_rows(table, places, counts, bias, plain, relu)
     for row in range(6):
-        total = bias + table[places[row, : counts[row]], :size].sum(axis=0)
-        expected = np.where(total < 0, slope * total, total)
-        np.testing.assert_allclose(target[row, :size], expected, atol=1e-5)
-    assert (target[:, size:] == 7).all()
+        total = table[places[row, : counts[row]], :size].sum(axis=0)
+        np.testing.assert_allclose(plain[row, :size], total, atol=1e-5)
+        np.testing.assert_allclose(relu[row, :size], (bias + total).clip(0), atol=1e-5)
+    assert (plain[:, size:] == 7).all()
+    assert (relu[:, size:] == 7).all()
 
 
 @compiled

@@ -18,7 +18,7 @@ from loadmaster.models.sure.batches import EpisodeRecorder
 from loadmaster.models.sure.compiled_tables import Decisions, empty_decisions
 from loadmaster.models.sure.deciders import decider_for
 from loadmaster.models.sure.network import SureNetwork
-from loadmaster.models.sure.prior import recommend
+from loadmaster.models.sure.prior import KeptRates, recommend
 from loadmaster.platform.rl.advantages import Rollout
 from loadmaster.platform.rl.rollout import EpisodeScore, Recording, RolloutSpec
 
@@ -82,7 +82,7 @@ class SureEngine:
         observations, _ = envs.reset(seed=list(seeds))
         tasks, window = observations["tasks"].shape[1], observations["times"].shape[1]
         steps = -(-minutes // every)
-        decider = decider_for(network, observations)
+        decider, rates = decider_for(network, observations), KeptRates(observations)
         recorded = steps if keys is not None else 1
         made = empty_decisions(network.settings, tasks, recorded, len(seeds))
         recorder = EpisodeRecorder(observations, every, made) if keys is not None else None
@@ -93,7 +93,7 @@ class SureEngine:
         if keys is not None:
             drawn = splitmix64(keys, torch.arange(steps)[:, None]).numpy()
         for step in range(steps):
-            prior = recommend(observations, network.settings.prior, self.settings)
+            prior = recommend(observations, network.settings.prior, self.settings, rates=rates)
             out = Decisions._make(table[step % recorded] for table in made)
             if keys is not None:
                 own = drawn[step]
@@ -105,6 +105,7 @@ class SureEngine:
             np.clip(out.change, -1, 1, out=actions[:, 1:])
             observations, rewards[step], _, over, _ = envs.step(actions)
             decider.follow(observations, min(every, window))
+            rates.follow(observations, min(every, window))
             if recorder is not None:
                 recorder.follow(step, observations)
         assert over.all()

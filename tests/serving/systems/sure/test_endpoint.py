@@ -129,6 +129,14 @@ def test_a_short_history_is_decided_on_and_noted(tmp_path: Path) -> None:
     assert all(a >= b for a, b in zip(rule.decision.parallelism.values(), before, strict=True))
 
 
+@pytest.mark.parametrize("limit", [200, 2])
+def test_a_job_that_was_never_busy_is_held(tmp_path: Path, limit: int) -> None:
+    idle = {name: [[0, 0, 0]] * 3 for name in ("busy_ms_per_s", "busy_max_ms_per_s")}
+    state = edited(max_instances=limit, **idle)
+    found = ENDPOINT.policy(jobs.bundle(tmp_path / "b")).decide(state)
+    assert found.decision.parallelism == plan()
+
+
 def test_missing_minutes_are_not_present() -> None:
     state = edited(minutes_ago=[4.2, 1.9, 0])
     view = observe_snapshot(state.parsed.snapshot, 6)
