@@ -1,0 +1,86 @@
+"""Tuned parameters of the rules, as found by `loadmaster calibrate`.
+
+A calibration file holds one entry per rule, application (or set of them), workload, level and scale
+of the load, way of resizing and weight of the SLO.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from loadmaster.envs.calibration import TunedEntry, cached_entries, nearest_entry
+from loadmaster.envs.pod_scaling.applications import TEST, TRAIN
+from loadmaster.envs.pod_scaling.baselines import BASELINES, PARAMETERS, RANDOM, Baseline
+from loadmaster.envs.pod_scaling.settings import PodScalingSettings
+
+SHIPPED_PATH = Path(__file__).parent / "baselines" / "calibrated.json"
+
+
+@dataclass(frozen=True)
+class Calibration(TunedEntry):
+    """The best parameters of one rule in one setting."""
+
+    application: str  # as in the settings: a set, or one by name
+    workload: str
+    load: str
+    load_scale: float
+    resize: str
+    slo_weight: float
+    parameters: Mapping[str, float]
+    reward: float  # mean over the episodes it was tuned on
+    first_seed: int
+    seeds: int
+
+    def __post_init__(self) -> None:
+        """Raise for what no rule can use."""
+        numbers = [self.load_scale, self.slo_weight, *dict(self.parameters).values()]
+        if not all(math.isfinite(number) and number >= 0 for number in numbers):
+            raise ValueError("a number below 0, or none")
+        if self.load_scale <= 0:
+            raise ValueError("load_scale too low")
+        if self.baseline not in BASELINES or not {*self.parameters} <= {*PARAMETERS}:
+            raise ValueError("an unknown rule or parameter")
+
+    @property
+    def setting(self) -> tuple[str, str, str, float, str, float, str]:
+        where = (self.application, self.workload, self.load, self.load_scale)
+        return (*where, self.resize, self.slo_weight, self.baseline)
+
+
+def tuned_baseline(name: str, settings: PodScalingSettings) -> Baseline:
+    """Return the named baseline with the parameters of the nearest calibration.
+
+    Without an entry of the same application, those of the generated training set apply.
+    """
+    baseline, near = BASELINES[name], _nearest(name, settings)
+    if near is None:
+        return baseline
+    return replace(baseline, parameters={**baseline.parameters, **near.parameters})
+
+
+def untuned_baselines(settings: PodScalingSettings) -> tuple[str, ...]:
+    """Names of the rules that were not tuned for these applications; of `test` by `train`."""
+    own = {settings.application, TRAIN if settings.application == TEST else settings.application}
+    found = {name: _nearest(name, settings) for name in BASELINES}
+    return tuple(
+        name
+        for name, entry in found.items()
+        if BASELINES[name].rule != RANDOM and (entry is None or entry.application not in own)
+    )
+
+
+def _nearest(name: str, settings: PodScalingSettings) -> Calibration | None:
+    def distance(entry: Calibration) -> tuple[bool, bool, bool, bool, bool, float, float]:
+        return (
+            entry.application != settings.application,
+            entry.application != TRAIN,
+            entry.workload != settings.workload,
+            entry.load != settings.load,
+            entry.resize != settings.resize,
+            abs(math.log(entry.load_scale / settings.load_scale)),
+            abs(entry.slo_weight - settings.slo_weight),
+        )
+
+    entries = cached_entries(settings.calibration or SHIPPED_PATH, Calibration)
+    return nearest_entry(entries, name, distance)
