@@ -23,7 +23,6 @@ from loadmaster.envs.pod_scaling.episode import (
 from loadmaster.envs.pod_scaling.latency import time_of_level, write_row
 from loadmaster.envs.pod_scaling.rewards import slo_preservation, step_reward
 from loadmaster.envs.pod_scaling.settings import (
-    INTERVAL_S,
     STEP_INTERVALS,
     STEP_S,
     PodScalingSettings,
@@ -87,18 +86,16 @@ def _best_size(
     for interval in range(first, first + STEP_INTERVALS):
         arrived += state.arrivals[interval]
         peak = max(peak, state.peaks[interval])
-    each = arrived // STEP_INTERVALS  # the interval with the fewest requests
+    load = state.rates[step]
     row = state.rows[0]
     last_memory = 0.0
     for place in range(len(sizes)):
         cores = sizes[place]
         rate = replicas * cores / app[CPU_S]
-        rho = min(each / (rate * INTERVAL_S), most_load(app[CPU_S], cores))
+        rho = min(load / rate, most_load(app[CPU_S], cores))
         write_row(constants, row, app[IO_S], app[CPU_S], cores, rho, state.phases[step], 1.0)
         p99_s = time_of_level(constants, row, state.levels[step]) if arrived else 0.0
-        mean, need = memory_needs(
-            constants, app, each / INTERVAL_S / replicas, rho, cores, 0.0, peak
-        )
+        mean, need = memory_needs(constants, app, load / replicas, rho, cores, 0.0, peak)
         mib = min(max(need, constants.low[MEMORY]), constants.high[MEMORY])
         memory_use = min(mean / mib, 1.0)
         smaller = sizes[max(place - 1, 0)]

@@ -49,24 +49,26 @@ _SLACK = 1e-9
 
 @njit_internal
 def reconcile(constants: SimConstants, state: SimState, start_s: float) -> None:
-    """Move pods towards the plan at the begin of an interval, and sum up what they hold."""
+    """Move pods towards the plan at the begin of an interval, and sum up what they hold.
+
+    SETTLED is set if nothing is left to do; until the plan changes or a pod fails, nothing will be.
+    """
     clock = state.clock
     now = float(clock[NOW] * INTERVAL_S)
-    if clock[SETTLED] == 0:
-        wanted = int(state.plan[REPLICAS])
-        while clock[PODS] > wanted:
-            _remove_pod(constants, state)
-        while clock[PODS] < wanted:
-            _set_pod(state, clock[PODS], -1.0, NEVER)
-            state.pods[clock[PODS], BACKOFFS] = 0.0
-            clock[PODS] += 1
-        done = _resize_pods(constants, state, start_s, now)
-        done = _place_pods(constants, state, start_s, now) and done
-        done = _remove_idle_nodes(constants, state, now) and done
-        sum_pods(state, now)
-        for pod in range(clock[PODS]):
-            done = done and state.pods[pod, READY_AT] <= now
-        clock[SETTLED] = done
+    wanted = int(state.plan[REPLICAS])
+    while clock[PODS] > wanted:
+        _remove_pod(constants, state)
+    while clock[PODS] < wanted:
+        _set_pod(state, clock[PODS], -1.0, NEVER)
+        state.pods[clock[PODS], BACKOFFS] = 0.0
+        clock[PODS] += 1
+    done = _resize_pods(constants, state, start_s, now)
+    done = _place_pods(constants, state, start_s, now) and done
+    done = _remove_idle_nodes(constants, state, now) and done
+    _sum_pods(state, now)
+    for pod in range(clock[PODS]):
+        done = done and state.pods[pod, READY_AT] <= now
+    clock[SETTLED] = done
 
 
 @njit_internal
@@ -77,7 +79,7 @@ def _set_pod(state: SimState, pod: int, node: float, ready_at: float) -> None:
 
 
 @njit_internal
-def sum_pods(state: SimState, now: float) -> None:
+def _sum_pods(state: SimState, now: float) -> None:
     """Write `totals`: pods and cores that are ready, weighted by their part of the interval."""
     totals = state.totals
     totals[READY] = totals[READY_PODS] = totals[READY_CORES] = 0.0

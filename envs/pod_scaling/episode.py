@@ -14,6 +14,7 @@ from loadmaster.envs.pod_scaling.settings import (
     INTERVAL_S,
     RATES,
     STEP_INTERVALS,
+    STEP_S,
     WARM_UP_STEPS,
     PodScalingSettings,
 )
@@ -171,6 +172,7 @@ def build_episode(settings: PodScalingSettings, setup: Setup, seed: int) -> Epis
         apps=np.array([app_row(application) for application in drawn]),
         app_of=app_of,
         arrivals=_split(requests),
+        rates=requests / STEP_S,
         levels=_order_levels(requests, rng),
         phases=rng.random(steps),
         peaks=np.maximum(math.log(PEAK_SAMPLES) + rng.gumbel(size=intervals), 0.5),

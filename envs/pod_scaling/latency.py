@@ -24,6 +24,8 @@ from loadmaster.envs.pod_scaling.state import (
     FREE,
     LOAD_PART,
     LOAD_PLACE,
+    OF_CORES,
+    OF_READY,
     PHASE_S,
     QUOTA_S,
     SERVICE_S,
@@ -140,6 +142,8 @@ def level_of_time(constants: SimConstants, row: Floats, time_s: float) -> float:
 def mixed_time(constants: SimConstants, rows: Floats, level: float) -> float:
     """Time with a level in the mixture of the intervals' distributions, at most the timeout."""
     total, lowest, highest = 0.0, math.inf, 0.0
+    if _alike(rows):
+        return time_of_level(constants, rows[0], level)
     for place in range(STEP_INTERVALS):
         if rows[place, WEIGHT] > 0:
             total += rows[place, WEIGHT]
@@ -168,6 +172,16 @@ def mixed_time(constants: SimConstants, rows: Floats, level: float) -> float:
             above = 0.5 * above if side == -1 else above
             side = -1
     return 0.5 * (low + high)
+
+
+@njit_internal
+def _alike(rows: Floats) -> bool:
+    """Whether all intervals of a step have the same distribution: their load is the step's."""
+    for place in range(1, STEP_INTERVALS):
+        for column in (BASE_S, OF_READY, OF_CORES):
+            if rows[place, column] != rows[0, column]:
+                return False
+    return True
 
 
 @njit_internal

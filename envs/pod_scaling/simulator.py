@@ -8,13 +8,14 @@ exactly those that were served, timed out, were lost, or are still there.
 
 import math
 
-from loadmaster.envs.compiled import compiled, njit_internal
+from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.pod_scaling.cluster import reconcile, restart_after_oom
 from loadmaster.envs.pod_scaling.latency import level_of_time, mixed_time, write_row
 from loadmaster.envs.pod_scaling.rewards import slo_preservation, step_reward
 from loadmaster.envs.pod_scaling.settings import INTERVAL_S, STEP_INTERVALS, STEP_S
 from loadmaster.envs.pod_scaling.state import (
     ARRIVED,
+    BASE_S,
     CARRY,
     CPU_S,
     DISK_MB,
@@ -28,6 +29,9 @@ from loadmaster.envs.pod_scaling.state import (
     MEMORY_MIB,
     NETWORK_MB,
     NOW,
+    OF_CORES,
+    OF_READY,
+    OVER,
     P99_S,
     PODS,
     PRESERVED,
@@ -49,6 +53,7 @@ from loadmaster.envs.pod_scaling.state import (
     READY_PODS,
     REQUEST_MIB,
     REWARD,
+    ROW_COLUMNS,
     RUNNING,
     S_ARRIVED,
     S_CORES,
@@ -61,6 +66,7 @@ from loadmaster.envs.pod_scaling.state import (
     S_TIMED_OUT,
     S_VIOLATED,
     SERVED,
+    SETTLED,
     SLO,
     SLO_S,
     START_S,
@@ -69,6 +75,7 @@ from loadmaster.envs.pod_scaling.state import (
     SUM_STEPS,
     TIMED_OUT,
     WAITING,
+    WEIGHT,
     Floats,
     SimConstants,
     SimState,
@@ -90,7 +97,8 @@ def step_interval(constants: SimConstants, state: SimState) -> None:
     now = state.clock[NOW]
     step, place = now // STEP_INTERVALS, now % STEP_INTERVALS
     app = state.apps[state.app_of[step]]
-    reconcile(constants, state, app[START_S])
+    if state.clock[SETTLED] == 0:
+        reconcile(constants, state, app[START_S])
     rho, cores = _process(constants, state, app, step, place)
     _use_memory(constants, state, app, rho, cores)
     if place == STEP_INTERVALS - 1:
@@ -108,7 +116,7 @@ def most_load(work_s: float, cores: float) -> float:
     return 1.0 - 1.0 / (1.0 + math.sqrt(4.0 * STEP_S * cores / (math.pi * work_s)))
 
 
-@njit_internal
+@njit_inline
 def _process(
     constants: SimConstants, state: SimState, app: Floats, step: int, place: int
 ) -> tuple[float, float]:
@@ -122,20 +130,17 @@ def _process(
     done = min(before + arrivals, int(can))
     left = before + arrivals - done
     totals[CARRY] = can - int(can) if left > 0 else 0.0
-    late = max(left - _longest_queue(constants, state, rate), 0)
+    late = max(left - _longest_queue(constants, state, rate), 0) if left > 0 else 0
     left -= late
     cores, rho, wait_s = 1.0, 0.0, constants.timeout_s
     if ready > 0:
         cores = totals[READY_CORES] / ready
-        rho = min(arrivals / (rate * INTERVAL_S), most_load(work_s, cores))
+        rho = min(state.rates[step] / rate, most_load(work_s, cores))
         wait_s = min(0.5 * (before + left) / rate, constants.timeout_s)
-    row = state.rows[place]
-    write_row(
-        constants, row, app[IO_S] + wait_s, work_s, cores, rho, state.phases[step], float(arrivals)
-    )
+    over = _describe_latency(constants, state, app, step, place, cores, rho, wait_s)
     running = 0
     if ready > 0:  # in I/O, by Little's law, and at the CPU
-        in_flight = arrivals * app[IO_S] / INTERVAL_S + ready * requests_at_cpu(rho, cores)
+        in_flight = state.rates[step] * app[IO_S] + ready * requests_at_cpu(rho, cores)
         running = min(int(in_flight + 0.5), done + requests[RUNNING])
     served = done + requests[RUNNING] - running
     requests[ARRIVED] += arrivals
@@ -145,8 +150,7 @@ def _process(
     sums[S_ARRIVED] += arrivals
     sums[S_SERVED] += served
     sums[S_TIMED_OUT] += late
-    share = math.exp(-level_of_time(constants, row, app[SLO_S])) if done else 0.0
-    sums[S_VIOLATED] += done * share + late
+    sums[S_VIOLATED] += done * over + late
     used = done * work_s / INTERVAL_S
     if totals[HELD_CORES] > 0:
         sums[S_CPU_USE] += used / totals[HELD_CORES]
@@ -161,6 +165,40 @@ def _process(
     report[R_NETWORK_MB_S] = done * app[NETWORK_MB] / INTERVAL_S
     report[R_SEEN] = 1.0 - state.missing[now]
     return rho, cores
+
+
+@njit_inline
+def _describe_latency(
+    constants: SimConstants,
+    state: SimState,
+    app: Floats,
+    step: int,
+    place: int,
+    cores: float,
+    rho: float,
+    wait_s: float,
+) -> float:
+    """Write the distribution of the latency; returns the share of the requests above the SLO.
+
+    Within a step the load is the same, so an interval with the same pods and wait copies the last.
+    """
+    totals, row = state.totals, state.rows[place]
+    base_s, weight = app[IO_S] + wait_s, float(state.arrivals[state.clock[NOW]])
+    last = state.rows[max(place - 1, 0)]
+    if (
+        place > 0
+        and last[BASE_S] == base_s
+        and last[OF_READY] == totals[READY]
+        and last[OF_CORES] == totals[READY_CORES]
+    ):
+        for column in range(ROW_COLUMNS):
+            row[column] = last[column]
+        row[WEIGHT] = weight
+        return row[OVER]
+    write_row(constants, row, base_s, app[CPU_S], cores, rho, state.phases[step], weight)
+    row[OF_READY], row[OF_CORES] = totals[READY], totals[READY_CORES]
+    row[OVER] = math.exp(-level_of_time(constants, row, app[SLO_S]))
+    return row[OVER]
 
 
 @njit_internal
@@ -212,7 +250,7 @@ def memory_needs(
     )
 
 
-@njit_internal
+@njit_inline
 def _use_memory(
     constants: SimConstants, state: SimState, app: Floats, rho: float, cores: float
 ) -> None:
@@ -222,7 +260,7 @@ def _use_memory(
     own, lost, restarts = app[MEMORY_MIB], 0, 0
     mean_mib, need_mib = own, own
     if ready > 0:
-        rate, queued = state.arrivals[now] / INTERVAL_S / ready, requests[QUEUED] / ready
+        rate, queued = state.rates[now // STEP_INTERVALS] / ready, requests[QUEUED] / ready
         mean_mib, need_mib = memory_needs(
             constants, app, rate, rho, cores, queued, state.peaks[now]
         )
@@ -248,7 +286,7 @@ def _use_memory(
     report[R_PEAK_MIB], report[R_OOMS] = need_mib, restarts
 
 
-@njit_internal
+@njit_inline
 def _finish_step(constants: SimConstants, state: SimState, app: Floats, step: int) -> None:
     """Outcome of a control step: its p99, the use of resources and the reward."""
     sums, outcome = state.step, state.outcome[step]

@@ -45,9 +45,9 @@ TOTAL_COLUMNS = 8
 # Columns of `SimState.rows`: distribution of the latency in an interval.
 (
     BASE_S, SERVICE_S, WORK_S, QUOTA_S, PHASE_S, FREE, LOAD_PLACE, LOAD_PART, CORES_PLACE,
-    CORES_PART, WEIGHT,
-) = range(11)  # fmt: skip
-ROW_COLUMNS = 11
+    CORES_PART, WEIGHT, OVER, OF_READY, OF_CORES,
+) = range(14)  # fmt: skip
+ROW_COLUMNS = 14
 
 # Columns of `SimState.step`: sums over the intervals of the control step.
 (
@@ -121,6 +121,7 @@ class SimState(NamedTuple):
     apps: Floats  # (applications, APP_COLUMNS)
     app_of: Ints  # (T,) row of `apps`
     arrivals: Ints  # (I,) requests
+    rates: Floats  # (T,) requests a second
     levels: Floats  # (T,) level of the p99 of the step's requests, an order statistic
     phases: Floats  # (T,) 0 to 1: where in a CFS period the requests begin
     peaks: Floats  # (I,) level of the most requests in a pod at once

@@ -51,7 +51,7 @@ def _state_of(s: SimState, i: int) -> SimState:
     return SimState(
         s.clock[i], s.requests[i], s.plan[i], s.pods[i], s.nodes[i], s.totals[i], s.rows[i],
         s.step[i], s.sums[i], s.outcome[i], s.reports[i], s.apps[i], s.app_of[i], s.arrivals[i],
-        s.levels[i], s.phases[i], s.peaks[i], s.delays[i], s.missing[i],
+        s.rates[i], s.levels[i], s.phases[i], s.peaks[i], s.delays[i], s.missing[i],
     )  # fmt: skip
 
 

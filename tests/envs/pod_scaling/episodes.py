@@ -6,7 +6,7 @@ import numpy as np
 
 from loadmaster.envs.pod_scaling.applications import Application
 from loadmaster.envs.pod_scaling.episode import Setup, build_episode, build_setup
-from loadmaster.envs.pod_scaling.settings import STEP_INTERVALS, PodScalingSettings
+from loadmaster.envs.pod_scaling.settings import INTERVAL_S, STEP_INTERVALS, PodScalingSettings
 from loadmaster.envs.pod_scaling.state import NOW, SimState
 from loadmaster.envs.settings import build_settings
 
@@ -29,6 +29,13 @@ def start(application: Application | None = PLAIN, /, seed: int = 0, **values: A
 
 def last_step(state: SimState) -> Any:
     return state.outcome[int(state.clock[NOW]) // STEP_INTERVALS - 1]
+
+
+def set_load(state: SimState, requests: Any, begin: int = 0) -> None:
+    """Have these requests in each interval from `begin` on, which is the first of a step."""
+    state.arrivals[begin:] = requests
+    by_step = state.arrivals.reshape(-1, STEP_INTERVALS).sum(axis=1)
+    state.rates[:] = by_step / (STEP_INTERVALS * INTERVAL_S)
 
 
 def set_level(state: SimState) -> None:

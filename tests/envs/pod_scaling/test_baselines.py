@@ -31,7 +31,7 @@ from loadmaster.envs.pod_scaling.state import (
     REPLICAS,
     SimState,
 )
-from tests.envs.pod_scaling.episodes import PLAIN, setting, start
+from tests.envs.pod_scaling.episodes import PLAIN, set_load, setting, start
 
 STEADY = {"missing_metrics": 0.0, "start_sigma": 0.0, "node_cpu_m": 1e6, "node_memory_mib": 1e7}
 
@@ -75,7 +75,7 @@ def test_hpa_removes_pods_only_after_five_minutes() -> None:
     setup, state = steady(initial_replicas=8, initial_cpu_m=1000, load_scale=4.0)
     memory = run_intervals(rule("hpa", target=0.5), setup, state, 20)
     assert state.plan[REPLICAS] == 8
-    state.arrivals[int(state.clock[NOW]) :] //= 4
+    set_load(state, state.arrivals // 4)
     run_intervals(rule("hpa", target=0.5), setup, state, 19, memory)
     assert state.plan[REPLICAS] == 8, "of the last five minutes the highest counts"
     run_intervals(rule("hpa", target=0.5), setup, state, 6, memory)
@@ -87,7 +87,7 @@ def test_hpa_removes_pods_only_after_five_minutes() -> None:
 
 def test_hpa_adds_at_most_four_pods_or_as_many_again() -> None:
     setup, state = steady(initial_replicas=1, initial_cpu_m=2000)
-    state.arrivals[int(state.clock[NOW]) :] = 15 * 200
+    set_load(state, 15 * 200)
     seen = []
     memory = None
     for _ in range(12):

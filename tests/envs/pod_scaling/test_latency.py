@@ -18,8 +18,8 @@ from loadmaster.envs.pod_scaling.quantile_table import (
 )
 from loadmaster.envs.pod_scaling.settings import STEP_INTERVALS
 from loadmaster.envs.pod_scaling.simulator import advance
-from loadmaster.envs.pod_scaling.state import P99_S
-from tests.envs.pod_scaling.episodes import PLAIN, last_step, set_level, start
+from loadmaster.envs.pod_scaling.state import CPU, P99_S, SETTLED
+from tests.envs.pod_scaling.episodes import PLAIN, last_step, set_level, set_load, start
 
 P99 = np.array([math.log(100)])
 
@@ -32,7 +32,7 @@ def simulated_p99(rho: float, cores: float, discipline: str, io_s: float = 0.0) 
         discipline=discipline, throttling=False,
     )  # fmt: skip
     set_level(state)
-    state.arrivals[:] = round(15 * rho * cores / 0.01)
+    set_load(state, round(15 * rho * cores / 0.01))
     advance(setup.constants, state, STEP_INTERVALS)
     return float(last_step(state)[P99_S])
 
@@ -99,7 +99,8 @@ def test_throttling_replaces_the_service_time_in_an_idle_pod() -> None:
     for throttling in (True, False):
         setup, state = start(app, initial_replicas=1, initial_cpu_m=200, throttling=throttling)
         set_level(state)
-        state.arrivals[:], state.phases[:] = 1, 0.0
+        set_load(state, 1)
+        state.phases[:] = 0.0
         advance(setup.constants, state, STEP_INTERVALS)
         found[throttling] = last_step(state)[P99_S]
     work = 0.02 * math.log(100)
@@ -121,14 +122,16 @@ def test_observed_p99_is_an_order_statistic(count: int) -> None:
 
 
 def test_step_of_different_intervals_has_the_p99_of_all_requests() -> None:
-    """Half of the requests at a load of 0.2, half at 0.8: the p99 of the mixture."""
+    """Two intervals with one core, two with a third of it: the p99 of the mixture."""
     app = replace(PLAIN, cpu_s=0.01)
     setup, state = start(
         app, initial_replicas=1, initial_cpu_m=1000, discipline="fcfs", throttling=False
     )
     set_level(state)
-    state.arrivals[:STEP_INTERVALS] = [300, 1200, 300, 1200]
-    advance(setup.constants, state, STEP_INTERVALS)
+    set_load(state, 300)
+    advance(setup.constants, state, 2)
+    state.plan[CPU], state.clock[SETTLED] = 1 / 3, 0
+    advance(setup.constants, state, 2)
     time = last_step(state)[P99_S]
-    tail = 0.2 * math.exp(-80 * time) + 0.8 * math.exp(-20 * time)
+    tail = 0.5 * math.exp(-80 * time) + 0.5 * math.exp(-(100 / 3 - 20) * time)
     assert tail == pytest.approx(0.01, rel=0.02)

@@ -38,7 +38,7 @@ from loadmaster.envs.pod_scaling.state import (
     TIMED_OUT,
     SimState,
 )
-from tests.envs.pod_scaling.episodes import PLAIN, last_step, set_level, setting, start
+from tests.envs.pod_scaling.episodes import PLAIN, last_step, set_level, set_load, setting, start
 
 HOLD = CHANGES.index(1.0)
 FREE_NODES = {"node_cpu_m": 1e6, "node_memory_mib": 1e7}
@@ -128,8 +128,7 @@ def test_backlog_grows_waits_and_times_out() -> None:
 def test_wait_of_a_backlog_is_its_length_by_the_capacity() -> None:
     setup, state = start(initial_replicas=1, initial_cpu_m=1000, timeout_s=1000)
     set_level(state)
-    state.arrivals[:] = 0
-    state.arrivals[0] = 600
+    set_load(state, [600] + [0] * (len(state.arrivals) - 1))
     advance(setup.constants, state, 1)
     assert state.requests[QUEUED] == 450
     advance(setup.constants, state, 3)
