@@ -48,12 +48,15 @@ class Calibration(TunedEntry):
         return (*where, self.resize, self.slo_weight, self.baseline)
 
 
-def tuned_baseline(name: str, settings: PodScalingSettings) -> Baseline:
+def tuned_baseline(
+    name: str, settings: PodScalingSettings, application: str | None = None
+) -> Baseline:
     """Return the named baseline with the parameters of the nearest calibration.
 
-    Without an entry of the same application, those of the generated training set apply.
+    `application` is that of an episode, where the settings name a set. Without an entry for it,
+    those of the set apply, or of the generated training set.
     """
-    baseline, near = BASELINES[name], _nearest(name, settings)
+    baseline, near = BASELINES[name], _nearest(name, settings, application)
     if near is None:
         return baseline
     return replace(baseline, parameters={**baseline.parameters, **near.parameters})
@@ -62,7 +65,7 @@ def tuned_baseline(name: str, settings: PodScalingSettings) -> Baseline:
 def untuned_baselines(settings: PodScalingSettings) -> tuple[str, ...]:
     """Names of the rules that were not tuned for these applications; of `test` by `train`."""
     own = {settings.application, TRAIN if settings.application == TEST else settings.application}
-    found = {name: _nearest(name, settings) for name in BASELINES}
+    found = {name: _nearest(name, settings, None) for name in BASELINES}
     return tuple(
         name
         for name, entry in found.items()
@@ -70,11 +73,14 @@ def untuned_baselines(settings: PodScalingSettings) -> tuple[str, ...]:
     )
 
 
-def _nearest(name: str, settings: PodScalingSettings) -> Calibration | None:
-    def distance(entry: Calibration) -> tuple[bool, bool, bool, bool, bool, float, float]:
+def _nearest(
+    name: str, settings: PodScalingSettings, application: str | None
+) -> Calibration | None:
+    def distance(entry: Calibration) -> tuple[int, bool, bool, bool, float, float]:
+        order = (application, settings.application, TRAIN)
+        place = order.index(entry.application) if entry.application in order else len(order)
         return (
-            entry.application != settings.application,
-            entry.application != TRAIN,
+            place,
             entry.workload != settings.workload,
             entry.load != settings.load,
             entry.resize != settings.resize,

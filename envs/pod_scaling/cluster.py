@@ -65,7 +65,7 @@ def reconcile(constants: SimConstants, state: SimState, start_s: float) -> None:
     done = _resize_pods(constants, state, start_s, now)
     done = _place_pods(constants, state, start_s, now) and done
     done = _remove_idle_nodes(constants, state, now) and done
-    _sum_pods(state, now)
+    sum_pods(state, now)
     for pod in range(clock[PODS]):
         done = done and state.pods[pod, READY_AT] <= now
     clock[SETTLED] = done
@@ -79,7 +79,7 @@ def _set_pod(state: SimState, pod: int, node: float, ready_at: float) -> None:
 
 
 @njit_internal
-def _sum_pods(state: SimState, now: float) -> None:
+def sum_pods(state: SimState, now: float) -> None:
     """Write `totals`: pods and cores that are ready, weighted by their part of the interval."""
     totals = state.totals
     totals[READY] = totals[READY_PODS] = totals[READY_CORES] = 0.0

@@ -8,6 +8,7 @@ from loadmaster.envs.pod_scaling.baselines.memory import RuleState, new_rule_sta
 from loadmaster.envs.pod_scaling.baselines.rules import recommend
 from loadmaster.envs.pod_scaling.calibration import tuned_baseline
 from loadmaster.envs.pod_scaling.episode import (
+    Episode,
     EpisodeResult,
     Setup,
     build_episode,
@@ -38,17 +39,23 @@ def run_baseline(
     baseline: Baseline, settings: PodScalingSettings, setup: Setup, seed: int
 ) -> EpisodeResult:
     """Run a baseline with its own parameters on the episode of `seed`; thread-safe."""
-    application, state = build_episode(settings, setup, seed)
-    warm_up(setup.constants, state)
-    run(baseline.rule, baseline.values, setup.constants, state, new_rule_state(state))
-    return episode_result(state, application, baseline.name, seed)
+    return _run_rule(baseline, setup, build_episode(settings, setup, seed), seed)
 
 
 def run_episode(
     policy: str, settings: PodScalingSettings, seed: int, setup: Setup | None = None
 ) -> EpisodeResult:
-    """Run a named policy, tuned, on the episode of `seed`; thread-safe."""
+    """Run a named policy, tuned for the episode's application, on that of `seed`; thread-safe."""
     if policy not in BASELINES:
         raise unknown_name("policy", policy, BASELINES)
     chosen = setup or build_setup(settings)
-    return run_baseline(tuned_baseline(policy, settings), settings, chosen, seed)
+    episode = build_episode(settings, chosen, seed)
+    tuned = tuned_baseline(policy, settings, episode.application.name)
+    return _run_rule(tuned, chosen, episode, seed)
+
+
+def _run_rule(baseline: Baseline, setup: Setup, episode: Episode, seed: int) -> EpisodeResult:
+    application, state = episode
+    warm_up(setup.constants, state)
+    run(baseline.rule, baseline.values, setup.constants, state, new_rule_state(state))
+    return episode_result(state, application, baseline.name, seed)

@@ -9,7 +9,7 @@ exactly those that were served, timed out, were lost, or are still there.
 import math
 
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
-from loadmaster.envs.pod_scaling.cluster import reconcile, restart_after_oom
+from loadmaster.envs.pod_scaling.cluster import reconcile, restart_after_oom, sum_pods
 from loadmaster.envs.pod_scaling.latency import level_of_time, mixed_time, write_row
 from loadmaster.envs.pod_scaling.rewards import slo_preservation, step_reward
 from loadmaster.envs.pod_scaling.settings import INTERVAL_S, STEP_INTERVALS, STEP_S
@@ -99,7 +99,12 @@ def step_interval(constants: SimConstants, state: SimState) -> None:
     app = state.apps[state.app_of[step]]
     if state.clock[SETTLED] == 0:
         reconcile(constants, state, app[START_S])
+    failed = 0
+    if state.totals[LEAST_MIB] < app[MEMORY_MIB]:  # such a pod never gets ready
+        failed = restart_after_oom(constants, state, app[START_S], app[MEMORY_MIB])
+        sum_pods(state, float(now * INTERVAL_S))
     rho, cores = _process(constants, state, app, step, place)
+    state.reports[now, R_OOMS] = failed
     _use_memory(constants, state, app, rho, cores)
     if place == STEP_INTERVALS - 1:
         _finish_step(constants, state, app, step)
@@ -256,9 +261,8 @@ def _use_memory(
 ) -> None:
     """Memory of the requests in flight; pods that need more than their limit restart."""
     totals, requests, sums, now = state.totals, state.requests, state.step, state.clock[NOW]
-    ready, held = totals[READY_PODS], totals[HELD]
-    own, lost, restarts = app[MEMORY_MIB], 0, 0
-    mean_mib, need_mib = own, own
+    ready, lost, restarts = totals[READY_PODS], 0, 0
+    mean_mib, need_mib = app[MEMORY_MIB], app[MEMORY_MIB]
     if ready > 0:
         rate, queued = state.rates[now // STEP_INTERVALS] / ready, requests[QUEUED] / ready
         mean_mib, need_mib = memory_needs(
@@ -278,12 +282,13 @@ def _use_memory(
         requests[LOST] += lost
         sums[S_LOST] += lost
         sums[S_VIOLATED] += lost
-    used = min(ready * mean_mib + max(held - ready, 0.0) * own, totals[HELD_MIB])
+    used = min(ready * mean_mib, totals[HELD_MIB])
     if totals[HELD_MIB] > 0:
         sums[S_MEMORY_USE] += used / totals[HELD_MIB]
     report = state.reports[now]
     report[R_USED_MIB], report[R_LIMIT_MIB] = used, totals[HELD_MIB]
-    report[R_PEAK_MIB], report[R_OOMS] = need_mib, restarts
+    report[R_PEAK_MIB] = need_mib
+    report[R_OOMS] += restarts
 
 
 @njit_inline

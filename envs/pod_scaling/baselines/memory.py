@@ -9,7 +9,7 @@ from loadmaster.envs.pod_scaling.state import PLAN_COLUMNS, Floats, Ints, SimSta
 REMEMBERED = 256  # recommendations, by the interval
 BUCKETS = 176  # of a histogram
 
-# Columns of `RuleState.marks`, in intervals.
+# Columns of `RuleState.marks`, in intervals; 0: never.
 FIRST_SAMPLE, SAMPLES, RESIZED_AT, OOM_AT = range(4)
 _MARKS = 4
 

@@ -20,7 +20,7 @@ from loadmaster.envs.pod_scaling.baselines.memory import (
     RuleState,
 )
 from loadmaster.envs.pod_scaling.observation import newest_report
-from loadmaster.envs.pod_scaling.settings import INTERVAL_S
+from loadmaster.envs.pod_scaling.settings import INTERVAL_S, STEP_INTERVALS
 from loadmaster.envs.pod_scaling.state import (
     CPU,
     MEMORY,
@@ -75,11 +75,10 @@ def percentile(weights: Floats, share: float, unit: float) -> float:
 @njit_internal
 def add_samples(parameters: Parameters, state: SimState, memory: RuleState) -> None:
     """Add a pod's use in the newest report; after an OOM, the memory that it needed."""
-    now, marks = state.clock[NOW], memory.marks
-    report = state.reports[newest_report(state)]
-    if marks[SAMPLES] == 0:
+    now, marks, newest = state.clock[NOW], memory.marks, newest_report(state)
+    report = state.reports[newest]
+    if marks[FIRST_SAMPLE] == 0:
         marks[FIRST_SAMPLE] = now
-        marks[OOM_AT] = marks[RESIZED_AT] = -1e9
     minutes = (now - marks[FIRST_SAMPLE]) * INTERVAL_S / 60
     weight = 2.0 ** (minutes / max(parameters[HALF_LIFE], 1.0))
     if report[R_READY] > 0:
@@ -87,7 +86,10 @@ def add_samples(parameters: Parameters, state: SimState, memory: RuleState) -> N
         memory.cpu[bucket_of(cores, CPU_UNIT)] += weight
         memory.memory[bucket_of(report[R_PEAK_MIB], MEMORY_UNIT)] += weight
         marks[SAMPLES] += 1.0
-    if report[R_OOMS] > 0:
+    killed = 0.0
+    for place in range(max(newest - STEP_INTERVALS + 1, 0), newest + 1):
+        killed += state.reports[place, R_OOMS]
+    if killed > 0:
         used = report[R_LIMIT_MIB] / max(report[R_PODS], 1.0)
         needed = max(used + OOM_MIB, OOM_FACTOR * used)
         memory.memory[bucket_of(needed, MEMORY_UNIT)] += weight
@@ -100,8 +102,10 @@ def vertical_limits(
 ) -> tuple[float, float]:
     """Cores and MiB of a pod, those of the plan where nothing is to be done."""
     plan, marks, now = state.plan, memory.marks, state.clock[NOW]
-    if marks[SAMPLES] == 0 or plan[REPLICAS] < LEAST_REPLICAS:
+    known = marks[SAMPLES] > 0 or marks[OOM_AT] > 0
+    if not known or plan[REPLICAS] < LEAST_REPLICAS:
         return plan[CPU], plan[MEMORY]
+    with_cpu = with_cpu and marks[SAMPLES] > 0
     half_life = max(parameters[HALF_LIFE], 1.0)
     minutes = (now - marks[FIRST_SAMPLE]) * INTERVAL_S / 60
     confidence = max(min(minutes, marks[SAMPLES]) / half_life, _MIN_CONFIDENCE)

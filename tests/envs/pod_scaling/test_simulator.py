@@ -24,6 +24,7 @@ from loadmaster.envs.pod_scaling.state import (
     OOMS,
     P99_S,
     PODS,
+    PRESERVED,
     QUEUED,
     R_PODS,
     R_READY,
@@ -213,10 +214,11 @@ def test_memory_grows_at_once_and_shrinks_with_a_restart() -> None:
 
 
 def test_pod_without_memory_is_killed_and_backs_off() -> None:
-    greedy = replace(PLAIN, memory_mib=400, start_s=2.0)
+    """A request in flight takes 300 MiB, more than the pod has left."""
+    greedy = replace(PLAIN, memory_mib=200, request_mib=300, start_s=2.0)
     setup, state = start(
-        greedy, initial_replicas=1, initial_memory_mib=300, start_sigma=0.0, readiness_s=0.0,
-        steps=20,
+        greedy, initial_replicas=1, initial_cpu_m=2000, initial_memory_mib=300, start_sigma=0.0,
+        readiness_s=0.0, steps=20,
     )  # fmt: skip
     advance(setup.constants, state, 1)
     assert state.clock[OOMS] == 1
@@ -228,9 +230,20 @@ def test_pod_without_memory_is_killed_and_backs_off() -> None:
             ends.append(float(state.pods[0, READY_AT]))
     assert ends[0] == INTERVAL_S + 10 + 2
     assert np.diff(ends)[-1] > 2 * np.diff(ends)[0], "back-offs double"
-    plan(setup, state, state.plan[CPU], 600, 1)
-    advance(setup.constants, state, 40)
-    assert state.reports[state.clock[NOW] - 1, R_READY] == 1
+    balances(state)
+
+
+def test_pod_below_the_memory_of_its_application_is_never_ready() -> None:
+    setup, state = start(replace(PLAIN, memory_mib=400), initial_memory_mib=300, steps=20)
+    advance(setup.constants, state, 3 * STEP_INTERVALS)
+    assert state.clock[OOMS] >= 4
+    assert state.requests[SERVED] == 0
+    assert (state.reports[: 3 * STEP_INTERVALS, R_READY] == 0).all()
+    assert last_step(state)[PRESERVED] < 0.1
+    plan(setup, state, state.plan[CPU], 600, 2)
+    advance(setup.constants, state, 6 * STEP_INTERVALS)
+    assert state.reports[state.clock[NOW] - 1, R_READY] == 2
+    balances(state)
 
 
 def test_pods_wait_for_a_new_node() -> None:
