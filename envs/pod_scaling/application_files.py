@@ -34,8 +34,10 @@ _REQUIRED = ("cpu_s", "io_s", "memory_mib", "request_mib", "slo_s")
 
 def load_applications(name: str, data: Path | None) -> tuple[Application, ...]:
     """The applications among which an episode draws; one that is named is alone."""
-    if name in (TRAIN, TEST):
-        return _composed(generated_split(name))
+    part, _, number = name.partition(":")
+    if part in (TRAIN, TEST):
+        found = _composed(generated_split(part))
+        return found if not number else (_numbered(name, found, number),)
     if name == PUBLISHED:
         return _published(trace_path(PUBLISHED, data))
     if name.endswith((".yaml", ".yml")):
@@ -48,6 +50,12 @@ def load_applications(name: str, data: Path | None) -> tuple[Application, ...]:
     return (compose(segments),)
 
 
+def _numbered(name: str, found: Sequence[Application], number: str) -> Application:
+    if not number.isdecimal() or int(number) >= len(found):
+        raise InputError(f"application {name!r}; expected a number from 0 to {len(found) - 1}")
+    return found[int(number)]
+
+
 @lru_cache(maxsize=4)
 def _composed(lists: Sequence[Sequence[str]]) -> tuple[Application, ...]:
     return tuple(compose(segments) for segments in lists)
@@ -56,7 +64,8 @@ def _composed(lists: Sequence[Sequence[str]]) -> tuple[Application, ...]:
 @lru_cache(maxsize=4)
 def _published(path: Path) -> tuple[Application, ...]:
     """The list of the paper's artifact: a line of names, separated by commas, each."""
-    file = path if path.is_file() else path / FILE
+    places = (path, path / FILE, path / Path(FILE).name)
+    file = next((place for place in places if place.is_file()), path)
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

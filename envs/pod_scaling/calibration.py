@@ -12,6 +12,7 @@ from pathlib import Path
 from loadmaster.envs.calibration import TunedEntry, cached_entries, nearest_entry
 from loadmaster.envs.pod_scaling.applications import TEST, TRAIN
 from loadmaster.envs.pod_scaling.baselines import BASELINES, PARAMETERS, RANDOM, Baseline
+from loadmaster.envs.pod_scaling.episode import Setup
 from loadmaster.envs.pod_scaling.settings import PodScalingSettings
 
 SHIPPED_PATH = Path(__file__).parent / "baselines" / "calibrated.json"
@@ -21,7 +22,7 @@ SHIPPED_PATH = Path(__file__).parent / "baselines" / "calibrated.json"
 class Calibration(TunedEntry):
     """The best parameters of one rule in one setting."""
 
-    application: str  # as in the settings: a set, or one by name
+    application: str  # the name of one, or the setting of a set
     workload: str
     load: str
     load_scale: float
@@ -62,10 +63,17 @@ def tuned_baseline(
     return replace(baseline, parameters={**baseline.parameters, **near.parameters})
 
 
-def untuned_baselines(settings: PodScalingSettings) -> tuple[str, ...]:
+def tuned_for(settings: PodScalingSettings, setup: Setup) -> str:
+    """The name of the only application, else the setting that stands for a set."""
+    single = len(setup.applications) == 1
+    return setup.applications[0].name if single else settings.application
+
+
+def untuned_baselines(settings: PodScalingSettings, setup: Setup) -> tuple[str, ...]:
     """Names of the rules that were not tuned for these applications; of `test` by `train`."""
-    own = {settings.application, TRAIN if settings.application == TEST else settings.application}
-    found = {name: _nearest(name, settings, None) for name in BASELINES}
+    name = tuned_for(settings, setup)
+    own = {name, TRAIN if name == TEST else name}
+    found = {rule: _nearest(rule, settings, name) for rule in BASELINES}
     return tuple(
         name
         for name, entry in found.items()

@@ -12,6 +12,8 @@ from loadmaster.envs.pod_scaling.state import (
     BACKOFFS,
     CPU,
     EMPTY_SINCE,
+    END_CORES,
+    END_PODS,
     HELD,
     HELD_CORES,
     HELD_MIB,
@@ -30,7 +32,6 @@ from loadmaster.envs.pod_scaling.state import (
     READY,
     READY_AT,
     READY_CORES,
-    READY_PODS,
     REPLICAS,
     RESTARTS,
     S_OOMS,
@@ -82,7 +83,7 @@ def _set_pod(state: SimState, pod: int, node: float, ready_at: float) -> None:
 def sum_pods(state: SimState, now: float) -> None:
     """Write `totals`: pods and cores that are ready, weighted by their part of the interval."""
     totals = state.totals
-    totals[READY] = totals[READY_PODS] = totals[READY_CORES] = 0.0
+    totals[READY] = totals[READY_CORES] = totals[END_PODS] = totals[END_CORES] = 0.0
     totals[HELD] = totals[HELD_CORES] = totals[HELD_MIB] = 0.0
     totals[LEAST_MIB] = math.inf
     for number in range(state.clock[PODS]):
@@ -95,7 +96,8 @@ def sum_pods(state: SimState, now: float) -> None:
         share = min(max((now + INTERVAL_S - pod[READY_AT]) / INTERVAL_S, 0.0), 1.0)
         if share > 0:
             totals[READY] += share
-            totals[READY_PODS] += 1.0
+            totals[END_PODS] += 1.0
+            totals[END_CORES] += pod[CPU]
             totals[READY_CORES] += share * pod[CPU]
             totals[LEAST_MIB] = min(totals[LEAST_MIB], pod[MEMORY])
 

@@ -16,7 +16,7 @@ def violated_steps(result: EpisodeResult) -> float:
 def violated_requests(result: EpisodeResult) -> float:
     """Share of the requests above the SLO, with those that timed out or were lost, in percent."""
     arrived = float(result.arrived.sum())
-    return 100 * float(result.violated.sum()) / arrived if arrived else float("nan")
+    return min(100 * float(result.violated.sum()) / arrived, 100.0) if arrived else float("nan")
 
 
 EPISODE_METRICS = (

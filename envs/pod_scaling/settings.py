@@ -67,7 +67,7 @@ class Shift(Settings):
 class PodScalingSettings(Settings):
     """Application, load, cluster, bounds and objective of an episode."""
 
-    application: str = "train"  # train, test, published, SEGMENT+SEGMENT or a YAML file
+    application: str = "train"  # train, test, test:7, published, SEGMENT+SEGMENT, a YAML file
     payload: PositiveFloat = 1.0  # factor of a request's size
     workload: str = "diurnal-like"
     data: Path | None = None  # trace file or folder; None: LOADMASTER_DATA

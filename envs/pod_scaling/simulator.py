@@ -19,6 +19,8 @@ from loadmaster.envs.pod_scaling.state import (
     CARRY,
     CPU_S,
     DISK_MB,
+    END_CORES,
+    END_PODS,
     HELD,
     HELD_CORES,
     HELD_MIB,
@@ -50,7 +52,6 @@ from loadmaster.envs.pod_scaling.state import (
     R_USED_MIB,
     READY,
     READY_CORES,
-    READY_PODS,
     REQUEST_MIB,
     REWARD,
     ROW_COLUMNS,
@@ -131,17 +132,18 @@ def _process(
     arrivals = state.arrivals[now]
     rate = totals[READY_CORES] / work_s  # n mu
     before, ready = requests[QUEUED], totals[READY]
+    end_rate = totals[END_CORES] / work_s
     can = rate * INTERVAL_S + totals[CARRY]
     done = min(before + arrivals, int(can))
     left = before + arrivals - done
     totals[CARRY] = can - int(can) if left > 0 else 0.0
-    late = max(left - _longest_queue(constants, state, rate), 0) if left > 0 else 0
+    late = max(left - _longest_queue(constants, state, end_rate), 0) if left > 0 else 0
     left -= late
     cores, rho, wait_s = 1.0, 0.0, constants.timeout_s
     if ready > 0:
         cores = totals[READY_CORES] / ready
         rho = min(state.rates[step] / rate, most_load(work_s, cores))
-        wait_s = min(0.5 * (before + left) / rate, constants.timeout_s)
+        wait_s = min(0.5 * (before + left) / end_rate, constants.timeout_s)
     over = _describe_latency(constants, state, app, step, place, cores, rho, wait_s)
     running = 0
     if ready > 0:  # in I/O, by Little's law, and at the CPU
@@ -163,7 +165,7 @@ def _process(
     sums[S_MIB] += totals[HELD_MIB]
     sums[S_PODS] += totals[HELD]
     report = state.reports[now]
-    report[R_PODS], report[R_READY] = state.clock[PODS], totals[READY_PODS]
+    report[R_PODS], report[R_READY] = state.clock[PODS], totals[END_PODS]
     report[R_USED_CORES], report[R_LIMIT_CORES] = used, totals[HELD_CORES]
     report[R_REQUESTS] = arrivals
     report[R_DISK_MB_S] = done * app[DISK_MB] / INTERVAL_S
@@ -261,7 +263,7 @@ def _use_memory(
 ) -> None:
     """Memory of the requests in flight; pods that need more than their limit restart."""
     totals, requests, sums, now = state.totals, state.requests, state.step, state.clock[NOW]
-    ready, lost, restarts = totals[READY_PODS], 0, 0
+    ready, lost, restarts = totals[END_PODS], 0, 0
     mean_mib, need_mib = app[MEMORY_MIB], app[MEMORY_MIB]
     if ready > 0:
         rate, queued = state.rates[now // STEP_INTERVALS] / ready, requests[QUEUED] / ready
@@ -287,7 +289,7 @@ def _use_memory(
         sums[S_MEMORY_USE] += used / totals[HELD_MIB]
     report = state.reports[now]
     report[R_USED_MIB], report[R_LIMIT_MIB] = used, totals[HELD_MIB]
-    report[R_PEAK_MIB] = need_mib
+    report[R_PEAK_MIB] = min(need_mib, totals[HELD_MIB] / max(totals[HELD], 1.0))
     report[R_OOMS] += restarts
 
 

@@ -38,9 +38,10 @@ NODE_CPU, NODE_MEMORY, NODE_READY_AT, EMPTY_SINCE = range(4)  # the first two ar
 NODE_COLUMNS = 4
 
 # Columns of `SimState.totals`: sums over the pods in this interval.
-# READY and READY_CORES weigh a pod by its ready part of the interval; HELD are pods on nodes.
-READY, READY_PODS, READY_CORES, HELD, HELD_CORES, HELD_MIB, LEAST_MIB, CARRY = range(8)
-TOTAL_COLUMNS = 8
+# READY and READY_CORES weigh a pod by its ready part of the interval, END_PODS and END_CORES are
+# those at its end; HELD are pods on nodes.
+READY, READY_CORES, END_PODS, END_CORES, HELD, HELD_CORES, HELD_MIB, LEAST_MIB, CARRY = range(9)
+TOTAL_COLUMNS = 9
 
 # Columns of `SimState.rows`: distribution of the latency in an interval.
 (

@@ -11,7 +11,7 @@ from functools import partial
 
 from loadmaster.envs.calibration import ParameterSpace, Tuning, TuningProblem
 from loadmaster.envs.pod_scaling.baselines import BASELINES, Baseline
-from loadmaster.envs.pod_scaling.calibration import SHIPPED_PATH, Calibration
+from loadmaster.envs.pod_scaling.calibration import SHIPPED_PATH, Calibration, tuned_for
 from loadmaster.envs.pod_scaling.episode import build_setup
 from loadmaster.envs.pod_scaling.rollout import run_baseline
 from loadmaster.envs.pod_scaling.settings import PodScalingSettings
@@ -100,7 +100,7 @@ def prepare(settings: PodScalingSettings) -> TuningProblem[Baseline]:
     def entry(baseline: Baseline, mean: float, seeds: range) -> Calibration:
         return Calibration(
             baseline=baseline.name,
-            application=settings.application,
+            application=tuned_for(settings, setup),
             workload=settings.workload,
             load=settings.load,
             load_scale=settings.load_scale,
@@ -113,7 +113,7 @@ def prepare(settings: PodScalingSettings) -> TuningProblem[Baseline]:
         )
 
     return TuningProblem(
-        conditions=f"{settings.application}, {settings.workload}",
+        conditions=f"{tuned_for(settings, setup)}, {settings.workload}",
         candidates=candidates,
         score=lambda baseline, seed: run_baseline(baseline, settings, setup, seed).reward,
         better="higher",

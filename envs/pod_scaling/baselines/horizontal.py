@@ -15,12 +15,12 @@ from loadmaster.envs.pod_scaling.observation import newest_report
 from loadmaster.envs.pod_scaling.settings import INTERVAL_S
 from loadmaster.envs.pod_scaling.state import (
     CPU,
+    END_PODS,
     NOW,
     PODS,
     R_READY,
     R_SEEN,
     R_USED_CORES,
-    READY_PODS,
     REPLICAS,
     SimConstants,
     SimState,
@@ -69,7 +69,7 @@ def _desired(
     current = int(state.plan[REPLICAS])
     report = state.reports[newest_report(state)]
     pods = state.clock[PODS]
-    ready = min(state.totals[READY_PODS], pods)
+    ready = min(state.totals[END_PODS], pods)
     seen = report[R_SEEN] * ready
     if seen <= 0 or report[R_READY] <= 0:
         return current

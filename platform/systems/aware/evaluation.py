@@ -51,13 +51,13 @@ def notes(settings: PodScalingSettings, setup: Setup) -> Iterator[str]:
     """On the load, and on rules without parameters for these applications."""
     if setup.load.description:
         yield setup.load.description
-    if untuned := untuned_baselines(settings):
+    if untuned := untuned_baselines(settings, setup):
         command = f"loadmaster calibrate pod_scaling --set application={settings.application}"
         yield f"not tuned for {settings.application}: {', '.join(untuned)}; see `{command}`"
 
 
 def tuned_parameters(settings: PodScalingSettings) -> dict[str, str]:
-    """The parameters of tuned rules in words."""
+    """The parameters of tuned rules in words; those of one application may differ."""
     words = {}
     for name, published in BASELINES.items():
         rule = tuned_baseline(name, settings)

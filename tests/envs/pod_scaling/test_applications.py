@@ -22,6 +22,22 @@ def test_generated_set_is_distinct_and_split() -> None:
     assert {segment for segments in test for segment in segments} == set(SEGMENTS)
 
 
+def test_page_has_the_constants_of_every_segment() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "pod_scaling.md").read_text(encoding="utf-8")
+    for name, segment in SEGMENTS.items():
+        line = next(line for line in page.splitlines() if line.startswith(f"| `{name}` |"))
+        values = [float(cell) for cell in line.strip("| ").split("|")[1:]]
+        times = [1000 * segment.cpu_s, 1000 * segment.io_s]
+        slo_ms = 1000 * (compose([name]).slo_s)
+        assert values[:-1] == pytest.approx([*times, *segment[2:]])
+        assert values[-1] == pytest.approx(slo_ms, abs=0.5)
+
+
+def test_application_by_number() -> None:
+    (seventh,) = load_applications("test:7", None)
+    assert seventh == load_applications("test", None)[7]
+
+
 def test_application_is_the_sum_of_its_segments() -> None:
     one, two = compose(["matMul"]), compose(["sleep", "matMul"])
     sleep = SEGMENTS["sleep"]
@@ -85,7 +101,13 @@ def test_bad_file_is_refused_in_one_line(tmp_path: Path, text: str, fault: str) 
 
 @pytest.mark.parametrize(
     ("name", "fault"),
-    [("matMull", "did you mean 'matMul'"), ("", "''"), ("nowhere.yaml", "cannot be read")],
+    [
+        ("matMull", "did you mean 'matMul'"),
+        ("", "''"),
+        ("nowhere.yaml", "cannot be read"),
+        ("test:200", "expected a number from 0 to 199"),
+        ("train:x", "from 0 to 799"),
+    ],
 )
 def test_unknown_application_is_refused(name: str, fault: str) -> None:
     with pytest.raises(InputError, match=fault):

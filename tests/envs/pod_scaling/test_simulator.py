@@ -36,6 +36,7 @@ from loadmaster.envs.pod_scaling.state import (
     S_CPU_USE,
     S_TIMED_OUT,
     SERVED,
+    SETTLED,
     TIMED_OUT,
     SimState,
 )
@@ -312,3 +313,18 @@ def test_small_changes_of_size_are_left_out() -> None:
     assert state.plan[CPU] == 0.512
     apply_action(setup.constants, state, np.array([0.1, -1, -1], np.float32))
     assert state.plan[CPU] > 0.55
+
+
+def test_backlog_does_not_time_out_while_its_pods_get_ready() -> None:
+    """Pods that are ready for the last second of an interval will serve what waits."""
+    slow = replace(PLAIN, start_s=9.0)
+    setup, state = start(
+        slow, initial_replicas=1, initial_cpu_m=1000, start_sigma=0.0, readiness_s=5.0,
+        timeout_s=30, **FREE_NODES,
+    )  # fmt: skip
+    set_load(state, 30)
+    advance(setup.constants, state, STEP_INTERVALS)
+    state.pods[0, READY_AT], state.clock[SETTLED] = STEP_INTERVALS * INTERVAL_S + 14.0, 0
+    advance(setup.constants, state, 4)
+    assert state.requests[TIMED_OUT] == 0
+    assert state.requests[QUEUED] == 0
