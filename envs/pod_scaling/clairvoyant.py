@@ -20,7 +20,7 @@ from loadmaster.envs.pod_scaling.episode import (
     build_episode,
     episode_result,
 )
-from loadmaster.envs.pod_scaling.latency import time_of_level, write_row
+from loadmaster.envs.pod_scaling.latency import level_of_time, time_of_level, write_row
 from loadmaster.envs.pod_scaling.rewards import slo_preservation, step_reward
 from loadmaster.envs.pod_scaling.settings import (
     STEP_INTERVALS,
@@ -46,6 +46,7 @@ from loadmaster.envs.pod_scaling.state import (
     S_MIB,
     S_PODS,
     S_SERVED,
+    S_VIOLATED,
     SLO,
     SLO_S,
     Floats,
@@ -108,4 +109,5 @@ def _best_size(
             best[S_CPU_USE], best[S_MEMORY_USE] = cpu_use, max(memory_use, last_memory)
             best[S_PODS], best[S_CORES] = replicas, replicas * smaller
             best[S_MIB] = replicas * mib
+            best[S_VIOLATED] = arrived * math.exp(-level_of_time(constants, row, app[SLO_S]))
         last_memory = memory_use

@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from loadmaster.envs.pod_scaling.baselines import BASELINES
-from loadmaster.envs.pod_scaling.calibration import tuned_baseline, untuned_baselines
+from loadmaster.envs.pod_scaling.calibration import tuned_baseline, tuned_for, untuned_baselines
 from loadmaster.envs.pod_scaling.clairvoyant import POLICY as CLAIRVOYANT
 from loadmaster.envs.pod_scaling.clairvoyant import run_clairvoyant
 from loadmaster.envs.pod_scaling.describe import changed_settings, describe_episode
@@ -34,7 +34,7 @@ def prepare(settings: PodScalingSettings) -> adapters.EvaluationSetup:
         metrics=EPISODE_METRICS,
         run=lambda policy, seed: run(policy, settings, setup, seed),
         notes=tuple(notes(settings, setup)),
-        parameters=tuned_parameters(settings),
+        parameters=tuned_parameters(settings, tuned_for(settings, setup)),
         oracles=frozenset({CLAIRVOYANT}),
         bank=setup,
     )
@@ -56,11 +56,11 @@ def notes(settings: PodScalingSettings, setup: Setup) -> Iterator[str]:
         yield f"not tuned for {settings.application}: {', '.join(untuned)}; see `{command}`"
 
 
-def tuned_parameters(settings: PodScalingSettings) -> dict[str, str]:
-    """The parameters of tuned rules in words; those of one application may differ."""
+def tuned_parameters(settings: PodScalingSettings, application: str) -> dict[str, str]:
+    """The parameters of tuned rules in words; in a set, one application may have its own."""
     words = {}
     for name, published in BASELINES.items():
-        rule = tuned_baseline(name, settings)
+        rule = tuned_baseline(name, settings, application)
         if rule != published:
             words[name] = ", ".join(f"{key} {value:g}" for key, value in rule.parameters.items())
     return words

@@ -11,12 +11,13 @@ Patch = pytest.MonkeyPatch
 
 def test_speeds_without_a_peer(monkeypatch: Patch) -> None:
     monkeypatch.setattr(pod_scaling, "STEPS", 500)
+    monkeypatch.setattr(pod_scaling, "VECTOR_STEPS", 50)
     monkeypatch.setattr(pod_scaling, "find_spec", lambda name: None)
     lines: list[str] = []
     figures = list(pod_scaling.measure(lines.append))
     names = [f"pod_scaling/{rule}/app_steps_per_s" for rule in ("static", "hpa", "mpa", "random")]
-    assert [figure.name for figure in figures] == names
-    assert all(figure.value > 100_000 and figure.peer is None for figure in figures)
+    assert [figure.name for figure in figures] == [*names, "pod_scaling/vector-64/steps_per_s"]
+    assert all(figure.value > 10_000 and figure.peer is None for figure in figures)
     assert "loadmaster[bench]" in lines[0]
 
 
@@ -30,10 +31,10 @@ def test_simpy_is_a_thousand_times_slower(monkeypatch: Patch) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("discipline", ["ps", "fcfs"])
-@pytest.mark.parametrize(("load", "seconds"), [(0.3, 600), (0.5, 600), (0.8, 1600)])
+@pytest.mark.parametrize(("load", "seconds"), [(0.5, 600), (0.8, 1600)])
 def test_p99_is_that_of_every_request(discipline: str, load: float, seconds: float) -> None:
     pytest.importorskip("simpy")
-    own, requests = pod_scaling.compare_p99(discipline, load, seconds)
+    own, requests = pod_scaling.compare_p99(discipline, load, seconds, (1,))
     assert own == pytest.approx(requests, rel=0.05)
 
 
