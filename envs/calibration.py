@@ -7,9 +7,11 @@ module `tuning` of an environment's package has its `Tuning`.
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -55,6 +57,25 @@ class TuningProblem(Generic[BaselineType]):
         lambda baseline: ()
     )
     episodes: str = "episodes"  # what a seed fixes, in the plural
+
+
+@dataclass(frozen=True)
+class ParameterSpace:
+    """Values of a rule's parameters: those of the grid, and all that a move can reach."""
+
+    grid: Mapping[str, Sequence[float]]
+    moves: Mapping[str, Sequence[float]]  # in ascending order
+
+    def combinations(self) -> Iterator[dict[str, float]]:
+        """All parametrisations of the grid."""
+        for values in product(*self.grid.values()):
+            yield dict(zip(self.grid, values, strict=True))
+
+    def next_value(self, parameter: str, now: float, up: bool) -> float | None:
+        """The value of a parameter above or below the present one; None at the end."""
+        values = self.moves[parameter]
+        place = bisect_right(values, now) if up else bisect_left(values, now) - 1
+        return values[place] if 0 <= place < len(values) else None
 
 
 @dataclass(frozen=True)

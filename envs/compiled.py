@@ -7,6 +7,7 @@ the sources does not count, so a job on a cluster finds what an earlier job comp
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Callable
 from functools import lru_cache
@@ -22,7 +23,8 @@ from numpy.typing import NDArray
 _STEP = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment, bits of the golden ratio
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
-_S27, _S30, _S31 = np.uint64(27), np.uint64(30), np.uint64(31)
+_S11, _S27, _S30, _S31 = np.uint64(11), np.uint64(27), np.uint64(30), np.uint64(31)
+_UNIT = 2.0**-53
 
 Ints = NDArray[np.int64]  # a table of compiled code
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -115,3 +117,16 @@ def splitmix64(key: int | np.int64 | np.uint64, count: int) -> np.uint64:
     x = (x ^ (x >> _S30)) * _MIX_1
     x = (x ^ (x >> _S27)) * _MIX_2
     return x ^ (x >> _S31)
+
+
+@njit_internal
+def uniform(key: int, count: int) -> float:
+    """A number in (0, 1) that depends on both arguments only."""
+    return float((np.float64(splitmix64(key, count) >> _S11) + 0.5) * _UNIT)
+
+
+@njit_internal
+def normal(key: int, count: int) -> float:
+    """A standard normal number (Box and Muller 1958)."""
+    radius = math.sqrt(-2.0 * math.log(uniform(key, 2 * count)))
+    return radius * math.cos(2.0 * math.pi * uniform(key, 2 * count + 1))

@@ -102,6 +102,8 @@ SYSTEMS = (
         "A network over sampled subgraphs scales every task of a streaming job.",
     ),
 )
+# Without a trained policy yet: only rules decide in their environments.
+UNTRAINED = (System("aware", "pod_scaling", "Scales the pods of an application."),)
 
 
 def systems() -> dict[str, System]:
@@ -229,7 +231,7 @@ class EnvironmentSpec:
 
 def environments() -> dict[str, EnvironmentSpec]:
     """Every built-in environment, by name."""
-    names = sorted({system.environment for system in SYSTEMS})
+    names = sorted({system.environment for system in (*SYSTEMS, *UNTRAINED)})
     return {name: resolve(f"loadmaster.envs.{name}:SPEC") for name in names}
 
 

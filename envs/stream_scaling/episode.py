@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.errors import unknown_name
+from loadmaster.envs.loads import Load
 from loadmaster.envs.stream_scaling.job_files import load_job
 from loadmaster.envs.stream_scaling.jobs import Job, job_tables
 from loadmaster.envs.stream_scaling.rewards import reward_sum
@@ -32,7 +33,6 @@ from loadmaster.envs.stream_scaling.state import (
     new_state,
 )
 from loadmaster.envs.stream_scaling.workloads import load_workload
-from loadmaster.envs.stream_scaling.workloads.load import Load
 
 RING_MARGIN = 68  # minutes kept beside the observed ones
 _SIMULATED = {"drift": DRIFT, "lost-instance": LOST_INSTANCE}  # the others change the load

@@ -21,8 +21,8 @@ import numpy as np
 
 from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.queueing import shared_number
 from loadmaster.envs.stream_scaling.episode import EpisodeResult, Setup
-from loadmaster.envs.stream_scaling.queueing import shared_number
 from loadmaster.envs.stream_scaling.restart import rescale
 from loadmaster.envs.stream_scaling.schedule import (
     Schedule,

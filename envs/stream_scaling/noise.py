@@ -1,10 +1,8 @@
 """Noise of reported metrics, and metrics that are missing; the simulation itself has none."""
 
-import math
-
 import numpy as np
 
-from loadmaster.envs.compiled import njit_internal, splitmix64
+from loadmaster.envs.compiled import njit_internal, normal, uniform
 from loadmaster.envs.stream_scaling.state import (
     BLOCKED,
     BUFFER_USE,
@@ -21,22 +19,6 @@ from loadmaster.envs.stream_scaling.state import (
     SimConstants,
     SimState,
 )
-
-_UNIT = 2.0**-53
-_S11 = np.uint64(11)
-
-
-@njit_internal
-def uniform(key: int, count: int) -> float:
-    """A number in (0, 1) that depends on both arguments only."""
-    return (np.float64(splitmix64(key, count) >> _S11) + 0.5) * _UNIT
-
-
-@njit_internal
-def normal(key: int, count: int) -> float:
-    """A standard normal number (Box and Muller 1958)."""
-    radius = math.sqrt(-2.0 * math.log(uniform(key, 2 * count)))
-    return radius * math.cos(2.0 * math.pi * uniform(key, 2 * count + 1))
 
 
 @njit_internal

@@ -8,10 +8,7 @@ several tasks within a minute, and no buffer overflows.
 import math
 
 from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.stream_scaling.instances import InstanceClass, instance_class
-from loadmaster.envs.stream_scaling.latency import record_latency
-from loadmaster.envs.stream_scaling.noise import disturb_metrics
-from loadmaster.envs.stream_scaling.queueing import (
+from loadmaster.envs.queueing import (
     busy_share,
     departure_variability,
     next_variance,
@@ -20,6 +17,9 @@ from loadmaster.envs.stream_scaling.queueing import (
     slope,
     split_variability,
 )
+from loadmaster.envs.stream_scaling.instances import InstanceClass, instance_class
+from loadmaster.envs.stream_scaling.latency import record_latency
+from loadmaster.envs.stream_scaling.noise import disturb_metrics
 from loadmaster.envs.stream_scaling.restart import restart, update_checkpoint
 from loadmaster.envs.stream_scaling.state import (
     BLOCKED,

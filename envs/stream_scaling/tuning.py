@@ -5,15 +5,13 @@ time. The static plan starts from plans for several loads, and moves by one inst
 chain.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from itertools import product
 
 import numpy as np
 
-from loadmaster.envs.calibration import Tuning, TuningProblem
+from loadmaster.envs.calibration import ParameterSpace, Tuning, TuningProblem
 from loadmaster.envs.stream_scaling.baselines import BASELINES, STATIC, Baseline
 from loadmaster.envs.stream_scaling.baselines.rules import REMEMBERED
 from loadmaster.envs.stream_scaling.calibration import SHIPPED_PATH, Calibration
@@ -21,7 +19,6 @@ from loadmaster.envs.stream_scaling.episode import Setup, build_setup
 from loadmaster.envs.stream_scaling.rollout import run_baseline
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 
-Values = Mapping[str, Sequence[float]]
 Move = Callable[[Baseline], Baseline | None]
 
 LEVELS = tuple(float(level) for level in np.geomspace(120, 600, 20).round())  # records a minute
@@ -29,39 +26,30 @@ INTERVALS, WINDOWS = (1, 5, 10, 15, 30, 60, 120, 240), (1, 5, 10, 15, 30, 60)
 DOWNS = (0, 5, 30, 60, 120, 240, 360, 480, 720, 1440)
 SETTLES, SHARES = (5, 10, 15, 30, 60), (0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.8, 0.9)
 
-
-@dataclass(frozen=True)
-class Space:
-    """Values of a rule's parameters: those of the grid, and all that a move can reach."""
-
-    grid: Values
-    moves: Values
-
-
-_TIMES: Values = {"interval_min": INTERVALS, "window_min": WINDOWS, "down_min": DOWNS}
+_TIMES = {"interval_min": INTERVALS, "window_min": WINDOWS, "down_min": DOWNS}
 SPACES = {
-    "threshold": Space(
+    "threshold": ParameterSpace(
         {
             "interval_min": (10, 30, 120), "target": (0.6, 0.7, 0.8), "low": (0.4, 0.55),
             "down_min": (0, 240),
         },
         {**_TIMES, "target": SHARES, "low": SHARES, "settle_min": SETTLES},
     ),
-    "hpa": Space(
+    "hpa": ParameterSpace(
         {
             "interval_min": (5, 15, 30, 60), "window_min": (5,), "target": (0.5, 0.6, 0.7),
             "tolerance": (0.1, 0.3), "down_min": (60, 720),
         },
         {**_TIMES, "target": SHARES, "tolerance": (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)},
     ),
-    "ds2": Space(
+    "ds2": ParameterSpace(
         {
             "interval_min": (15, 60, 120), "window_min": (5, 15), "target": (0.5, 0.6, 0.7),
             "down_min": (0, 240),
         },
         {**_TIMES, "target": SHARES, "settle_min": SETTLES},
     ),
-    "dhalion": Space(
+    "dhalion": ParameterSpace(
         {
             "interval_min": (5, 30), "target": (0.05, 0.2), "low": (0.1, 0.2, 0.3, 0.4),
             "down_min": (60, 240, 720),
@@ -71,7 +59,7 @@ SPACES = {
             "low": (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.6, 0.8),
         },
     ),
-    "flink": Space(
+    "flink": ParameterSpace(
         {
             "interval_min": (10, 30, 60), "target": (0.5, 0.6, 0.7), "tolerance": (0.1, 0.3),
             "down_min": (60, 480),
@@ -86,9 +74,7 @@ SPACES = {
 
 def candidates(name: str) -> list[Baseline]:
     """Grid of a rule; parameters that it does not name are the published ones."""
-    grid = SPACES[name].grid
-    changes = (dict(zip(grid, values, strict=True)) for values in product(*grid.values()))
-    made = (_changed(BASELINES[name], change) for change in changes)
+    made = (_changed(BASELINES[name], change) for change in SPACES[name].combinations())
     return [baseline for baseline in made if baseline is not None]
 
 
@@ -107,10 +93,9 @@ def _changed(baseline: Baseline, change: Mapping[str, float]) -> Baseline | None
 
 def _step(parameter: str, up: bool, baseline: Baseline) -> Baseline | None:
     """The next value of one parameter."""
-    values = SPACES[baseline.name].moves[parameter]
     now = baseline.parameters.get(parameter, 0.0)
-    place = bisect_right(values, now) if up else bisect_left(values, now) - 1
-    return _changed(baseline, {parameter: values[place]}) if 0 <= place < len(values) else None
+    value = SPACES[baseline.name].next_value(parameter, now, up)
+    return None if value is None else _changed(baseline, {parameter: value})
 
 
 def plan_of(baseline: Baseline, settings: StreamScalingSettings, setup: Setup) -> tuple[int, ...]:

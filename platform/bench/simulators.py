@@ -34,6 +34,7 @@ from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSe
 from loadmaster.envs.stream_scaling.simulator import advance
 from loadmaster.envs.stream_scaling.state import Ints
 from loadmaster.envs.stream_scaling.tuning import plan_of
+from loadmaster.platform.bench import pod_scaling
 from loadmaster.platform.bench.measurements import Figure, cold_starts, in_fresh_process
 from loadmaster.platform.bench.simpy_stream import RecordSimulation
 
@@ -163,6 +164,7 @@ def measure(report_step: Callable[[str], None]) -> Iterator[Figure]:
     yield from dag_scheduling(report_step)
     yield from gpu_scheduling(report_step)
     yield from stream_scaling(report_step)
+    yield from pod_scaling.measure(report_step)
 
 
 def dag_scheduling(report_step: Callable[[str], None]) -> Iterator[Figure]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.metrics import Metric
-from loadmaster.envs.registry import SYSTEMS, System, environments, systems
+from loadmaster.envs.registry import SYSTEMS, UNTRAINED, System, environments, systems
 from loadmaster.envs.settings import Settings, parse_assignments
 from loadmaster.models import manifest
 from loadmaster.platform.systems.bundle_ref import BundleRef, best_pretrained, find_policy
@@ -87,7 +87,7 @@ def environment_name(name: str) -> str:
 
 def environment_part(environment: str, part: str) -> Any:
     """Load a part of the built-in system that acts in the environment."""
-    having = [one for one in SYSTEMS if one.has(part)]
+    having = [one for one in (*SYSTEMS, *UNTRAINED) if one.has(part)]
     system = next((one for one in having if one.environment == environment), None)
     if system is None:
         expected = " or ".join(sorted(one.environment for one in having))

@@ -73,7 +73,7 @@ def test_unpacked_it_runs(wheel: Path) -> None:
     file, listing = json.loads(answer.stdout)
     assert Path(file).is_relative_to(wheel)
     names = [entry["name"] for entry in listing["environments"]]
-    assert names == ["dag_scheduling", "gpu_scheduling", "stream_scaling"]
+    assert names == ["dag_scheduling", "gpu_scheduling", "pod_scaling", "stream_scaling"]
     assert "example" in listing["pretrained"]
 
 

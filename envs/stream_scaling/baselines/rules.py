@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmaster.envs.compiled import Ints, njit_internal
+from loadmaster.envs.compiled import Ints, njit_internal, uniform
 from loadmaster.envs.stream_scaling.baselines import (
     DHALION,
     DOWN_MIN,
@@ -32,7 +32,6 @@ from loadmaster.envs.stream_scaling.baselines.formulas import (
     target_rates,
     threshold,
 )
-from loadmaster.envs.stream_scaling.noise import uniform
 from loadmaster.envs.stream_scaling.state import (
     DOWN_FOR,
     MINUTE,

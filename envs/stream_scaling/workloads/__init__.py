@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from loadmaster.envs.loads import Load
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.workloads import counts, synthetic
-from loadmaster.envs.stream_scaling.workloads.load import Load
 from loadmaster.envs.traces import WorkloadSpec, find_workload
 
 _LOADERS: tuple[tuple[str, str, Callable[[StreamScalingSettings], Load]], ...] = (

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmaster.envs.stream_scaling.workloads.load import Floats
+from loadmaster.envs.loads import Floats, bursts, wandering
 
 MOST = 472.0
 _DAY, _WEEK = 1440, 10_080
 _BUSIEST_MIN = 15 * 60  # of the day
 _WEEKEND = 0.72  # factor of the load
-_BURST_EVERY_MIN, _BURST_MIN = 300.0, 12.0  # mean gap and length
+_LEVEL = (0.995, 0.16)  # autoregression by the minute, spread
+_BURSTS = (300.0, 12.0, (0.2, 0.9))  # mean gap and length in minutes, heights
 _NOISE_SHAPE = 28.0  # of a gamma distribution, by the minute
 
 
@@ -32,7 +33,7 @@ class ClarknetLike:
         day = 1.0 + 0.49 * np.cos(phase) + 0.08 * np.cos(2 * phase)
         weekend = (minute % _WEEK) // _DAY >= 5
         rate = 175.0 * day * np.where(weekend, _WEEKEND, 1.0)
-        rate = rate * _wandering(minutes, rng) * _bursts(minutes, rng)
+        rate = rate * wandering(minutes, rng, *_LEVEL) * bursts(minutes, rng, *_BURSTS)
         rate = rng.gamma(_NOISE_SHAPE, rate / _NOISE_SHAPE)
         return np.minimum(rng.poisson(rate), MOST).astype(np.float64), start
 
@@ -47,29 +48,3 @@ class Constant:
 
 
 CLARKNET_LIKE, TOY = ClarknetLike(), Constant()
-
-
-def _wandering(minutes: int, rng: np.random.Generator) -> Floats:
-    """A factor around 1 that changes over hours: an autoregressive process by the minute."""
-    keep, spread = 0.995, 0.16
-    steps = rng.normal(0.0, spread * np.sqrt(1 - keep**2), minutes)
-    level = np.empty(minutes)
-    last = rng.normal(0.0, spread)
-    for place in range(minutes):
-        last = keep * last + steps[place]
-        level[place] = last
-    return np.exp(level - spread**2 / 2)
-
-
-def _bursts(minutes: int, rng: np.random.Generator) -> Floats:
-    """A factor of 1, and more in bursts, which decay."""
-    factor = np.ones(minutes)
-    place = rng.exponential(_BURST_EVERY_MIN)
-    while place < minutes:
-        length = 1 + int(rng.exponential(_BURST_MIN))
-        start = int(place)
-        height = rng.uniform(0.2, 0.9)
-        span = np.arange(min(4 * length, minutes - start))
-        factor[start : start + len(span)] += height * np.exp(-span / length)
-        place += rng.exponential(_BURST_EVERY_MIN)
-    return factor

@@ -42,7 +42,7 @@ def slope(rho: float, a: float) -> float:
 
 
 @njit_internal
-def shared_number(rho: float, servers: int, a: float) -> float:
+def shared_number(rho: float, servers: float, a: float) -> float:
     """Stationary mean of one queue for several servers (Sakasegawa 1977)."""
     waiting: float = a * rho ** math.sqrt(2.0 * (servers + 1.0)) / max(1.0 - rho, 1e-12)
     return servers * rho + waiting
