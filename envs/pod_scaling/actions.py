@@ -35,7 +35,8 @@ def action_space(settings: PodScalingSettings) -> spaces.Box | spaces.MultiDiscr
 def apply_action(constants: SimConstants, state: SimState, action: NDArray[np.float32]) -> bool:
     """Change the plan as the action says; whether it is legal, which one with NaN is not.
 
-    A continuous action is a place between the bounds, of CPU and memory on a logarithmic scale.
+    A continuous action is a place between the bounds, on a logarithmic scale: one replica more of
+    two matters as much as ten of twenty.
     """
     for value in action:
         if value != value:
@@ -53,11 +54,10 @@ def apply_action(constants: SimConstants, state: SimState, action: NDArray[np.fl
         set_plan(constants, state, cores, mib, replicas)
     else:
         low, high = constants.low, constants.high
-        span = high[REPLICAS] - low[REPLICAS]
-        replicas = low[REPLICAS] + math.floor(span * _share(action[REPLICAS]) + 0.5)
         cores = low[CPU] * (high[CPU] / low[CPU]) ** _share(action[CPU])
         mib = low[MEMORY] * (high[MEMORY] / low[MEMORY]) ** _share(action[MEMORY])
-        set_plan(constants, state, cores, mib, replicas)
+        replicas = low[REPLICAS] * (high[REPLICAS] / low[REPLICAS]) ** _share(action[REPLICAS])
+        set_plan(constants, state, cores, mib, math.floor(replicas + 0.5))
     return True
 
 

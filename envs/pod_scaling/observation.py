@@ -2,7 +2,8 @@
 
 The published state has the limits of CPU and memory, the use of CPU, memory, disk and network, the
 SLO preservation and the change of the load. Replicas, which are decided too, the load itself, the
-age of the metrics, pods that are not ready and restarts are added.
+age of the metrics, pods that are not ready and restarts are added; so is the logarithm of SLO / p99,
+as the SLO preservation does not say how far below the SLO a p99 is.
 """
 
 import math
@@ -18,6 +19,7 @@ from loadmaster.envs.pod_scaling.state import (
     CPU,
     MEMORY,
     NOW,
+    P99_S,
     PRESERVED,
     R_DISK_MB_S,
     R_LIMIT_CORES,
@@ -31,6 +33,7 @@ from loadmaster.envs.pod_scaling.state import (
     REPLICAS,
     S_ARRIVED,
     S_RESTARTS,
+    SLO,
     SimConstants,
     SimState,
 )
@@ -38,10 +41,11 @@ from loadmaster.envs.pod_scaling.state import (
 STATE_COLUMNS = (
     "cpu limit", "memory limit", "replicas", "ready", "cpu use", "memory use", "disk use",
     "network use", "slo preservation", "load", "load change", "restarts", "age of metrics",
+    "slo slack",
 )  # fmt: skip
 DISK_MB_S, NETWORK_MB_S = 100.0, 125.0  # of a pod that is fully used
 LOAD_UNIT = 6.0  # of the logarithm of requests a second
-MOST_CHANGE = 4.0  # of the logarithm of the load's ratio
+MOST_CHANGE = 4.0  # of the logarithms of the load's ratio, and of SLO / p99
 _MOST = 1e3  # of any column
 
 
@@ -78,7 +82,7 @@ def observe(constants: SimConstants, state: SimState, view: Observation) -> None
     last, before = state.outcome[step], state.outcome[max(step - 1, 0)]
     row[0] = _position(plan[CPU], low[CPU], high[CPU])
     row[1] = _position(plan[MEMORY], low[MEMORY], high[MEMORY])
-    row[2] = (plan[REPLICAS] - low[REPLICAS]) / max(high[REPLICAS] - low[REPLICAS], 1.0)
+    row[2] = _position(plan[REPLICAS], low[REPLICAS], high[REPLICAS])
     row[3] = report[R_READY] / max(report[R_PODS], 1.0)
     row[4] = report[R_USED_CORES] / max(report[R_LIMIT_CORES], 1e-9)
     row[5] = report[R_USED_MIB] / max(report[R_LIMIT_MIB], 1e-9)
@@ -91,6 +95,8 @@ def observe(constants: SimConstants, state: SimState, view: Observation) -> None
     row[10] = min(max(change, -MOST_CHANGE), MOST_CHANGE)
     row[11] = last[S_RESTARTS] / max(plan[REPLICAS], 1.0)
     row[12] = (now - place) / STEP_INTERVALS
+    slack = math.log(last[SLO] / last[P99_S]) if last[P99_S] > 0 else MOST_CHANGE
+    row[13] = min(max(slack, -MOST_CHANGE), MOST_CHANGE)
 
 
 @njit_internal

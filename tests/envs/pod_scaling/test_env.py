@@ -1,5 +1,6 @@
 """The environment beyond the contract: discrete actions, observations, rewards and metrics."""
 
+import math
 from typing import Any
 
 import gymnasium
@@ -63,15 +64,20 @@ def test_observation_is_of_the_past() -> None:
     seen, _ = env.reset(seed=0)
     row = seen["state"]
     assert row[COLUMN["cpu use"]] == pytest.approx(0.5)
-    assert row[COLUMN["replicas"]] == pytest.approx(1 / 19)
+    assert row[COLUMN["replicas"]] == pytest.approx(math.log(2) / math.log(20))
     assert row[COLUMN["ready"]] == 1
     assert row[COLUMN["load change"]] == 0
+    assert row[COLUMN["slo preservation"]] == 1
+    assert 0 < row[COLUMN["slo slack"]] < 4
     ages = set()
     for _ in range(30):
         row = env.step(np.zeros(3, np.float32))[0]["state"]
         ages.add(float(row[COLUMN["age of metrics"]]))
     assert ages <= {0.25, 0.5, 0.75, 1.0, 1.25, 1.5}
     assert len(ages) >= 4
+    last = env.result()
+    slack = math.log(last.slo_s[-1] / last.p99_s[-1])
+    assert row[COLUMN["slo slack"]] == pytest.approx(slack, abs=1e-5)
 
 
 def test_metrics_of_an_episode() -> None:
