@@ -2,8 +2,8 @@
 
 The published state has the limits of CPU and memory, the use of CPU, memory, disk and network, the
 SLO preservation and the change of the load. Replicas, which are decided too, the load itself, the
-age of the metrics, pods that are not ready and restarts are added; so is the logarithm of SLO / p99,
-as the SLO preservation does not say how far below the SLO a p99 is.
+age of the metrics, pods that are not ready and restarts are added. So is the logarithm of
+SLO / p99: the SLO preservation does not say how far below the SLO a p99 is.
 """
 
 import math
