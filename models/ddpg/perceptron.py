@@ -2,7 +2,7 @@
 
 At a few dozen units a layer, calling an operation costs more than its arithmetic, and autograd as
 much again. The learner therefore calls these passes itself; `Stack` is the same for autograd. An
-update of DDPG takes a quarter of its time with `nn.Linear` (docs/benchmarks.md).
+update of DDPG takes a third of its time with `nn.Linear` and autograd (docs/benchmarks.md).
 """
 
 from collections.abc import Sequence

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -25,6 +26,11 @@ STATE, ACTION, STEPS = 11, 3, 100  # AWARE's state and actions, steps of an epis
 MINIBATCH = 64
 BUFFER, SAC = "RLlib's EpisodeReplayBuffer", "RLlib's SAC"
 GOAL_MB = 150.0
+# Arguments of `EpisodeReplayBuffer.sample`, by the suffix of the figure.
+SAMPLING: dict[str, dict[str, Any]] = {
+    "/episodes": {"num_items": MINIBATCH, "n_step": 1, "sample_episodes": True},
+    "/sequences": {"batch_size_B": MINIBATCH, "batch_length_T": 2},
+}
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,11 @@ def per_s(ways: dict[str, Callable[[], int]], turns: int) -> dict[str, float]:
 
 
 def draw_speed(effort: Effort, report_step: Callable[[str], None]) -> Iterator[Figure]:
-    """Minibatches per second, one call for each."""
+    """Minibatches per second, one call for each.
+
+    RLlib's SAC and DQN draw episodes of one step, which connectors turn into arrays. The buffer
+    also returns arrays of sequences; those of two steps hold a transition and its next observation.
+    """
     report_step(f"replay: draws of {MINIBATCH} from {effort.transitions:,} transitions")
     buffer = filled_buffer(effort.transitions)
     with TemporaryDirectory(prefix="lm-bench-") as folder:
@@ -105,17 +115,18 @@ def draw_speed(effort: Effort, report_step: Callable[[str], None]) -> Iterator[F
                 replay.draw((MINIBATCH,), seed)
             return count
 
-        def sample(count: int) -> int:
-            for _ in range(count):
-                buffer.sample(batch_size_B=MINIBATCH, n_step=1)
-            return count
+        def sample(**how: Any) -> int:
+            for _ in range(effort.draws):
+                buffer.sample(**how)
+            return effort.draws
 
-        draw(10), sample(2)
-        ways = {"": lambda: draw(100 * effort.draws), BUFFER: lambda: sample(effort.draws)}
+        draw(10)
+        ways = {"": lambda: draw(100 * effort.draws)}
+        ways |= {name: partial(sample, **how) for name, how in SAMPLING.items()}
         found = per_s(ways, effort.turns)
-    yield Figure(
-        "off-policy/replay/draws_of_64_per_s", found[""], "minibatches/s", found[BUFFER], BUFFER
-    )
+    for name in SAMPLING:
+        figure = f"off-policy/replay/draws_of_64_per_s{name}"
+        yield Figure(figure, found[""], "minibatches/s", found[name], BUFFER)
 
 
 _RESIDENT = """

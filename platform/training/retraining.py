@@ -97,9 +97,10 @@ class RetrainingFolder:
         return read_comparison(self.path) if (self.path / COMPARISON_FILE).exists() else None
 
     def close(self, comparison: ComparisonResult) -> None:
-        """Write the comparison and remove the checkpoints, most of the folder's size."""
+        """Write the comparison and remove checkpoints and replay, most of the folder's size."""
         self._write(COMPARISON_FILE, comparison.model_dump(mode="json"))
-        shutil.rmtree(self.run / "checkpoints", ignore_errors=True)
+        for name in ("checkpoints", "replay"):
+            shutil.rmtree(self.run / name, ignore_errors=True)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         file = self.path / name

@@ -7,6 +7,7 @@ RUN/config.yaml            the configuration; `loadmaster train SYSTEM --config`
     curve.png              validation over decisions, drawn at the end
     checkpoints/iteration-000120/   RLlib's; of the last few
     best/, last/           bundles: the policy that validated best, and the latest
+    replay/                transitions of an off-policy training, which checkpoints refer to
     ray.log                what Ray printed
 """
 

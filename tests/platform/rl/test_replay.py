@@ -91,9 +91,10 @@ def test_rows_of_a_checkpoint_are_not_replaced(tmp_path: Path) -> None:
         append(replay, first, 20, truncated=False)
     old = replay.save()
     wanted = replay.draw((64,), seed=2).observations
+    for first in range(0, LEAST_RESERVE - 20, 20):
+        append(replay, first, 20, truncated=False)
     with pytest.raises(InputError, match=r"checkpoints\.every"):
-        for first in range(0, 2 * LEAST_RESERVE, 20):
-            append(replay, first, 20, truncated=False)
+        append(replay, 0, 20, truncated=False)
     restored = Replay.restore(replay.folder, LAYOUT, 100, old)
     assert restored is not None
     assert np.array_equal(restored.draw((64,), seed=2).observations, wanted)
