@@ -166,7 +166,7 @@ def step_speed(effort: Effort, report_step: Callable[[str], None]) -> Iterator[F
     with ray_session(cpus=1), quiet_rllib():
         trainer = Trainer(pendulum.RECIPE, config)
         stock = pendulum.sac(layers, learning, warm_up=effort.sac_steps).build_algo()
-        ways = {
+        ways: dict[str, Callable[[], int]] = {
             "": lambda: _steps(trainer, effort.iterations),
             SAC: lambda: _sac_steps(stock),
         }
