@@ -1,6 +1,5 @@
 """Learning from a replay of all transitions so far, on RLlib's workers and learner."""
 
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,11 +69,6 @@ class OffPolicyConfig(EngineConfig):
         engine: Callable[[], RolloutEngine],
     ) -> Self:
         assert isinstance(config, OffPolicyTraining)
-        if config.resources.learners:
-            raise InputError(
-                f"resources.learners is {config.resources.learners}; expected 0: an off-policy "
-                "training learns in the driver's process"
-            )
         super().for_training(config, spaces=spaces, module=module, engine=engine)
         return self.off_policy(rollouts=config.rollouts, learning=config.training)
 
@@ -141,6 +135,11 @@ class OffPolicy(EngineAlgorithm):
 
     def add_episode(self, recording: Recording, context: int = 0) -> None:
         """Append an episode, of this training or from elsewhere, to the replay."""
+        if len(recording.kept) < recording.decisions:
+            raise InputError(
+                f"an episode of {recording.decisions:,} decisions has {len(recording.kept):,} of "
+                "them; expected all: transitions are consecutive"
+            )
         columns = {CONTEXT_ID: context} if CONTEXT_ID in self.replay.layout.integers else {}
         last = None if recording.last is None else recording.last[0]
         self.replay.append(
@@ -207,7 +206,11 @@ class OffPolicy(EngineAlgorithm):
         return layout, self.config.learning.replay
 
     def get_state(self, components: Any = None, **settings: Any) -> dict[str, Any]:
-        position = None if self._replay is None else tuple(self._replay.save())
+        position = None
+        if self._replay is not None:
+            # Without a run's folder a copy follows: see `save_to_path`.
+            in_place = self.config.run_folder is not None
+            position = tuple(self._replay.save() if in_place else self._replay.position)
         return {**super().get_state(components, **settings), REPLAY: position}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -219,17 +222,18 @@ class OffPolicy(EngineAlgorithm):
         folder = self._replay_folder
         copy = None if self._checkpoint is None else self._checkpoint / REPLAY
         if copy is not None and copy.is_dir():
-            shutil.rmtree(folder, ignore_errors=True)
-            shutil.copytree(copy, folder)
+            Replay.read_copy(copy, folder, *self._replay_shape)
         found = Replay.restore(folder, *self._replay_shape, position)
         if found is None:
             raise InputError(f"{folder} is not the replay of the checkpoint; expected it there")
+        if self.config.run_folder is None:
+            found.saved = None
         return found
 
     def save_to_path(self, path: Any = None, **settings: Any) -> Any:
         saved = super().save_to_path(path, **settings)
         if self.config.run_folder is None and self._replay is not None:
-            self._replay.copy_to(Path(saved) / REPLAY)
+            self._replay.write_copy(Path(saved) / REPLAY)
         return saved
 
     def restore_from_path(self, path: Any, **settings: Any) -> None:

@@ -79,7 +79,7 @@ class Replay:
         """Open the files of `create`; `name` is the id in their header."""
         self.folder, self.layout, self.capacity, self.name = folder, layout, capacity, name
         self.rows = 0  # appended in all
-        self._saved: int | None = None  # rows at the last checkpoint
+        self.saved: int | None = None  # rows at the last checkpoint that refers to the files
         files = {ROWS, KINDS, WRITTEN, *(f"{column}.npy" for column in layout.integers)}
         self._files = {file: np.load(folder / file, mmap_mode="r+") for file in files}
         # Plain arrays over the same memory: numpy is faster without the subclass.
@@ -91,8 +91,8 @@ class Replay:
         }
 
     @classmethod
-    def create(cls, folder: Path, layout: Layout, capacity: int) -> Replay:
-        """An empty replay; what is in `folder` is removed."""
+    def create(cls, folder: Path, layout: Layout, capacity: int, name: str | None = None) -> Replay:
+        """An empty replay with a new id, or with `name`; what is in `folder` is removed."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         slots = capacity + max(LEAST_RESERVE, capacity // RESERVE_SHARE)
@@ -104,7 +104,7 @@ class Replay:
         }
         for file, (kind, shape) in shapes.items():
             open_memmap(folder / file, mode="w+", dtype=np.dtype(kind), shape=shape)
-        name = uuid.uuid4().hex
+        name = name or uuid.uuid4().hex
         header = {"id": name, "capacity": capacity, "layout": asdict(layout)}
         with atomic_text_file(folder / HEADER) as opened:  # last: without it there is no replay
             opened.write(json.dumps(header) + "\n")
@@ -118,15 +118,8 @@ class Replay:
 
         Raises InputError if it has another layout or capacity, or does not reach back so far.
         """
-        name, header = read_header(folder)
-        if name != position.replay:
+        if read_id(folder, layout, capacity, position.replay) != position.replay:
             return None
-        wanted = {"capacity": capacity, "layout": asdict(layout)}
-        for key, value in wanted.items():
-            if header[key] != value:
-                raise InputError(
-                    f"the replay {folder} has the {key} {header[key]}; expected {value}"
-                )
         found = cls(folder, layout, capacity, position.replay)
         if found.written < position.rows:
             raise InputError(
@@ -138,7 +131,7 @@ class Replay:
                 f"the replay {folder} has replaced rows of the checkpoint at row "
                 f"{position.rows:,}; expected a later checkpoint"
             )
-        found.rows = found._saved = position.rows
+        found.rows = found.saved = position.rows
         return found
 
     @property
@@ -199,11 +192,11 @@ class Replay:
             raise InputError(
                 f"an episode has {count:,} rows; expected at most the replay's {self.capacity:,}"
             )
-        if self._saved is not None and (
-            self.rows + count - self.slots > max(0, self._saved - self.capacity)
+        if self.saved is not None and (
+            self.rows + count - self.slots > max(0, self.saved - self.capacity)
         ):
             raise InputError(
-                f"{self.rows + count - self._saved:,} rows since the last checkpoint; expected at "
+                f"{self.rows + count - self.saved:,} rows since the last checkpoint; expected at "
                 f"most {self.slots - self.capacity:,}: lower checkpoints.every"
             )
 
@@ -238,25 +231,45 @@ class Replay:
         for file, table in self._files.items():
             table.flush()
             os.utime(self.folder / file)  # for copies that compare times
-        self._saved = self.rows
+        self.saved = self.rows
         return self.position
 
-    def copy_to(self, folder: Path) -> None:
-        """Copy the files to a new folder, as part of a checkpoint."""
-        self.save()
-        shutil.copytree(self.folder, folder)
+    def write_copy(self, folder: Path) -> None:
+        """Write the rows in use to a new folder, as part of a checkpoint."""
+        folder.mkdir()
+        used = min(self.written, self.slots)
+        for file, table in self._files.items():
+            np.save(folder / file, table[:used])
+        shutil.copy(self.folder / HEADER, folder)
+
+    @classmethod
+    def read_copy(cls, copy: Path, folder: Path, layout: Layout, capacity: int) -> None:
+        """Make a replay in `folder` with the id and the rows of `write_copy`."""
+        made = cls.create(folder, layout, capacity, read_id(copy, layout, capacity))
+        for file, table in made._files.items():
+            rows = np.load(copy / file)
+            table[: len(rows)] = rows
 
 
-def read_header(folder: Path) -> tuple[str | None, dict[str, Any]]:
-    """The id of the replay in `folder` and its header; None if there is none."""
+def read_id(folder: Path, layout: Layout, capacity: int, name: str | None = None) -> str | None:
+    """The id of the replay in `folder`; None if there is none.
+
+    Raises InputError if it has another layout or capacity, and, where `name` is given, that id.
+    """
     file = folder / HEADER
     if not file.is_file():
-        return None, {}
+        return None
     try:
         header = json.loads(file.read_text(encoding="utf-8"))
-        return str(header["id"]), header
+        found, has = str(header["id"]), {key: header[key] for key in ("capacity", "layout")}
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{file} is damaged; expected the header of a replay") from None
+    if name not in (None, found):
+        return found
+    for key, value in {"capacity": capacity, "layout": asdict(layout)}.items():
+        if has[key] != value:
+            raise InputError(f"the replay {folder} has the {key} {has[key]}; expected {value}")
+    return found
 
 
 @compiled

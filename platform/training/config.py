@@ -214,6 +214,15 @@ class OffPolicyTraining(BaseConfig):
     rollouts: Episodes = Episodes()
     training: OffPolicyLearning = OffPolicyLearning()
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (count := self.resources.learners) != 0:
+            raise ValueError(
+                f"resources.learners is {count}; expected 0: an off-policy training learns in the "
+                "driver's process"
+            )
+        return self
+
 
 @dataclass(frozen=True)
 class Recipe:

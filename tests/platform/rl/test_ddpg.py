@@ -184,7 +184,7 @@ def test_losses_for_autograd_have_the_gradients_of_an_update() -> None:
     both = learner.compute_loss_for_module(
         module_id=DEFAULT_MODULE_ID, config=learner.config, batch=columns, fwd_out={}
     )
-    assert float(both) == pytest.approx(float(loss))
+    assert both.item() == pytest.approx(loss.item())
     critic, actor = (list(s.parameters()) for s in (module.network.critic, module.network.actor))
     found = torch.autograd.grad(both, critic + actor)
     wanted = torch.autograd.grad(critic_loss(module, columns, gamma), critic)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 Start = Callable[..., Trainer]
 CLOCKS = ("seconds", "decisions_per_s", "workers")
-LAST, EVERY = 5, 2  # iterations, and between checkpoints
+LAST, EVERY = 9, 2  # iterations, and between checkpoints
 PATIENCE_S = 120.0
 
 
@@ -114,12 +114,11 @@ def test_weights_of_a_policy_start_its_target_networks(start: Start) -> None:
 
 
 def test_learners_in_other_processes_are_refused() -> None:
-    config = build_settings(PendulumTraining, {"resources": {"learners": 1}})
     with pytest.raises(InputError, match=r"resources\.learners is 1; expected 0"):
-        RECIPE.algorithm(config)
+        build_settings(PendulumTraining, {"resources": {"learners": 1}})
 
 
-def run_to_the_end(run: Path, pause_s: float = 0.0) -> None:
+def run_to_the_end(run: Path) -> None:
     """Train, or go on from the last checkpoint, with a row of metrics for every iteration."""
     config, resumed = small(), run.exists()
     folder = RunFolder(run) if resumed else RunFolder.create(run, config, {"system": "pendulum"})
@@ -134,7 +133,6 @@ def run_to_the_end(run: Path, pause_s: float = 0.0) -> None:
         if trainer.iteration % EVERY == 0:
             trainer.save(folder.checkpoint_of(trainer.iteration))
         tracker.log(trainer.iteration, figures)
-        time.sleep(pause_s if trainer.iteration > EVERY else 0)
     trainer.stop()
 
 
@@ -145,7 +143,7 @@ from loadmaster.platform.ray.session import ray_session, set_ray_env
 set_ray_env(None)
 from tests.platform.rl.test_off_policy import run_to_the_end
 with ray_session(cpus=1):
-    run_to_the_end(Path(sys.argv[1]), float(sys.argv[2]))
+    run_to_the_end(Path(sys.argv[1]))
 """
 
 
@@ -161,7 +159,7 @@ def test_killed_run_resumes_on_the_same_curve(here: Path) -> None:
     root = Path(__file__).parents[3]
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     killed = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "killed", "30"], env={**os.environ, "PYTHONPATH": path}
+        [sys.executable, "-c", PROGRAM, "killed"], env={**os.environ, "PYTHONPATH": path}
     )
     try:
         end = time.monotonic() + PATIENCE_S
@@ -170,11 +168,12 @@ def test_killed_run_resumes_on_the_same_curve(here: Path) -> None:
             assert time.monotonic() < end
             time.sleep(0.02)
     finally:
-        killed.kill()  # an iteration after its checkpoint
+        killed.kill()  # within an iteration, of which some are not in a checkpoint
         killed.wait()
     before = rows_of(Path("killed"))
-    assert [int(float(each["iteration"])) for each in before] == [1, 2, 3]
+    assert EVERY < len(before) < LAST
     run_to_the_end(Path("killed"))
     run_to_the_end(Path("whole"))
     assert rows_of(Path("killed")) == rows_of(Path("whole"))
-    assert rows_of(Path("whole"))[:3] == before
+    assert rows_of(Path("whole"))[: len(before)] == before
+    assert len(rows_of(Path("whole"))) == LAST

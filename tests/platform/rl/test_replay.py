@@ -85,6 +85,22 @@ def test_restored_replay_ignores_later_rows(tmp_path: Path) -> None:
     }
 
 
+def test_copy_has_the_rows_in_use_alone(tmp_path: Path) -> None:
+    replay = filled(tmp_path)
+    replay.write_copy(tmp_path / "copy")
+    assert sum(file.stat().st_size for file in (tmp_path / "copy").iterdir()) < 2000
+    Replay.read_copy(tmp_path / "copy", tmp_path / "again", LAYOUT, 1000)
+    again = Replay.restore(tmp_path / "again", LAYOUT, 1000, replay.position)
+    assert again is not None
+    assert again.slots == replay.slots
+    one, other = replay.draw((64,), seed=3), again.draw((64,), seed=3)
+    for mine, theirs in zip(one[:5], other[:5], strict=True):
+        assert np.array_equal(mine, theirs)
+    assert np.array_equal(one.integers["application"], other.integers["application"])
+    with pytest.raises(InputError, match="capacity"):
+        Replay.read_copy(tmp_path / "copy", tmp_path / "third", LAYOUT, 10)
+
+
 def test_rows_of_a_checkpoint_are_not_replaced(tmp_path: Path) -> None:
     replay = Replay.create(tmp_path / "replay", LAYOUT, 100)
     for first in range(0, 200, 20):
