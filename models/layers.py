@@ -5,9 +5,12 @@ each layer is a few long loops that vectorise. Padding columns hold arbitrary va
 column reads. `dense_rows` and `layer_norm_row` take items in rows.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -29,6 +32,17 @@ _EPSILON = np.float32(1e-5)  # of torch.nn.LayerNorm
 def round_up(count: int, block: int) -> int:
     """The next multiple of `block`."""
     return block * -(-count // block)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limit torch to one thread: on small matrices, threads wait longer than they work."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def to_numpy(weights: Tensor) -> Array32:

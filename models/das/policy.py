@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -29,6 +28,7 @@ from loadmaster.models.das.decision import ClusterTables, Decision, read_decisio
 from loadmaster.models.das.explain import OPTIONS, DecisionContext, scored_options
 from loadmaster.models.das.network import ActionDistribution, DasNetwork, batch_of_one
 from loadmaster.models.das.settings import training_settings
+from loadmaster.models.layers import one_thread
 from loadmaster.models.policy import Explanation
 
 CACHED_SIZES = 4  # of clusters; one that loses and regains machines needs a few
@@ -142,7 +142,7 @@ class DasPolicy:
     ) -> bool:
         """`compiled_loop.run_event` for any number of machines."""
         counts = tables.decision_state.counts
-        with torch.no_grad(), _one_thread():
+        with torch.no_grad(), one_thread():
             while observe_if_decision(*tables.simulation, view):
                 if phase not in (EVENT, counts[PHASE]):
                     break
@@ -164,14 +164,3 @@ def _score_uncertainty(found: ActionDistribution, scores: Scores) -> None:
     if machines:
         std = placements.affinities.std[placements.row == scores.rows[0]][0].numpy()
         scores.affinity_std[:machines] = std[scores.machines[:machines]]
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Threads on small matrices wait for each other longer than they work."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

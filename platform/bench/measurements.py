@@ -6,11 +6,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.registry import find_system, systems
@@ -83,17 +81,6 @@ def in_fresh_process(program: str, **environment: str) -> float:
 
 
 PER_S = "decisions/s"
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit torch to one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def measure_interleaved(

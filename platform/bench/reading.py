@@ -10,7 +10,8 @@ from statistics import median
 from typing import Any
 
 from loadmaster.envs.registry import systems
-from loadmaster.platform.bench.measurements import Figure, one_thread
+from loadmaster.models.layers import one_thread
+from loadmaster.platform.bench.measurements import Figure
 from loadmaster.serving.decisions.request import (
     encode_reply,
     json_to_msgpack,

@@ -19,13 +19,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Chart
 
-from loadmaster.envs.errors import counted
+from loadmaster.envs.errors import InputError, counted
 from loadmaster.models.files import atomic_text_file
 from loadmaster.platform.bench.measurements import Figure
 from loadmaster.platform.evaluation import charts
 from loadmaster.platform.evaluation.report import short_number
 from loadmaster.platform.ray.session import ray_session
-from loadmaster.platform.training.config import Recipe, TrainingConfig
+from loadmaster.platform.training.config import BaseConfig, Recipe, TrainingConfig
 from loadmaster.platform.training.trainer import Trainer
 
 ROLLOUTS = 64  # an iteration, at the least: more workers need more to do
@@ -68,11 +68,15 @@ class Point:
 def measure_scaling(
     recipe: Recipe,
     workers: Sequence[int],
-    config: TrainingConfig,
+    config: BaseConfig,
     report_step: Callable[[str], None],
     on_point: Callable[[Point], None],
 ) -> tuple[list[Point], list[Point]]:
     """Measured points, fewest workers first, each passed to `on_point` at once; calculated ones."""
+    if not isinstance(config, TrainingConfig):
+        raise InputError(
+            f"{recipe.system} learns in one process; expected a system whose workers learn"
+        )
     sizes, points = sorted(workers), list[Point]()
     config = _with_more_rollouts(config)
     report_step(f"starting Ray and {counted(sizes[-1], 'worker')}")

@@ -27,7 +27,12 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.bench.soak import SoakResult
     from loadmaster.platform.bench.soak_kills import KillsResult
 
-GROUPS = {"simulators": "simulators", "rollouts": "measurements", "encoder": "encoder"}  # modules
+GROUPS = {  # modules
+    "simulators": "simulators",
+    "rollouts": "measurements",
+    "encoder": "encoder",
+    "off-policy": "off_policy",
+}
 # Not part of `all`: they need the extra `serve`, minutes, or many cores.
 READING, SERVE, TENANTS, SCALING = "reading", "serve", "tenants", "scaling"
 SOAK, FAULTS = "soak", "faults"
@@ -88,6 +93,8 @@ def bench(
         loadmaster bench simulators --json
 
         loadmaster bench rollouts decima
+
+        loadmaster bench off-policy
 
         loadmaster bench scaling --workers 1,2,4,8,14 --output results/scaling
 

@@ -14,7 +14,7 @@ from loadmaster.platform.cli.options import UsageError, option
 from loadmaster.platform.ray.session import in_a_job, lower_priority, set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
-    from loadmaster.platform.training.config import Recipe, TrainingConfig
+    from loadmaster.platform.training.config import BaseConfig, Recipe
     from loadmaster.platform.training.retraining import RetrainingFolder
     from loadmaster.serving.policies.comparison import ComparisonResult
 
@@ -67,7 +67,7 @@ def retrain(
     bounds = {"iterations": iterations, "minutes": minutes}
     training = {name: value for name, value in bounds.items() if value is not None}
     given = merged(parse_assignments(assignments or []), {"training": training})
-    settings = built(recipe, finetune_config(serving.manifest, serving.folder, given))
+    settings = built(recipe, finetune_config(recipe, serving.manifest, serving.folder, given))
     environment = getattr(settings, "environment", None)
     if environment is None:
         raise UsageError(f"system {system!r} has no environment to compare policies in")
@@ -95,7 +95,7 @@ def retrain(
 
 
 def train_in(
-    folder: RetrainingFolder, recipe: Recipe, settings: TrainingConfig, address: str | None
+    folder: RetrainingFolder, recipe: Recipe, settings: BaseConfig, address: str | None
 ) -> None:
     """Train to the end, resuming an earlier attempt."""
     from loadmaster.platform.cli.train import create

@@ -15,7 +15,7 @@ from loadmaster.platform.ray.session import cluster_address, set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.models.storage import Place
-    from loadmaster.platform.training.config import Recipe, TrainingConfig
+    from loadmaster.platform.training.config import BaseConfig, Recipe
     from loadmaster.platform.training.loop import Outcome
     from loadmaster.platform.training.run_folder import RunFolder
 
@@ -108,7 +108,7 @@ def given_values(
     return dict(values)
 
 
-def built(recipe: Recipe, values: Mapping[str, Any], address: str | None = None) -> TrainingConfig:
+def built(recipe: Recipe, values: Mapping[str, Any], address: str | None = None) -> BaseConfig:
     import torch
 
     from loadmaster.envs.settings import build_settings, over_defaults
@@ -124,9 +124,7 @@ def built(recipe: Recipe, values: Mapping[str, Any], address: str | None = None)
     return settings
 
 
-def new_config(
-    recipe: Recipe, values: Mapping[str, Any], address: str | None = None
-) -> TrainingConfig:
+def new_config(recipe: Recipe, values: Mapping[str, Any], address: str | None = None) -> BaseConfig:
     from loadmaster.platform.training.trainer import starting_weights
 
     settings = built(recipe, values, address)
@@ -134,7 +132,7 @@ def new_config(
     return settings
 
 
-def create(output: Place | None, system: str, settings: TrainingConfig) -> RunFolder:
+def create(output: Place | None, system: str, settings: BaseConfig) -> RunFolder:
     from loadmaster.platform.training.run_folder import RunFolder, provenance
 
     stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")

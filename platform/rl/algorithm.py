@@ -1,18 +1,14 @@
 """Learning from groups of rollouts that share their input, on RLlib's workers and learners."""
 
 import copy
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import ray
 from gymnasium import Space
 from numpy.typing import NDArray
-from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import LEARNER_RESULTS
@@ -23,6 +19,15 @@ from loadmaster.platform.rl.advantages import (
     group_advantages,
     with_differential_rewards,
 )
+from loadmaster.platform.rl.base import (
+    END_SEED,
+    FIRST_SEED,
+    ROLLOUTS,
+    TRIES,
+    EngineAlgorithm,
+    EngineConfig,
+    Weights,
+)
 from loadmaster.platform.rl.evolution import WeightSearch, relative_costs
 from loadmaster.platform.rl.learner import InputDrivenLearner
 from loadmaster.platform.rl.learners import (
@@ -32,40 +37,24 @@ from loadmaster.platform.rl.learners import (
     WorkerLearners,
 )
 from loadmaster.platform.rl.rollout import (
-    EpisodeScore,
     RolloutEngine,
     RolloutSpec,
     Sample,
     normalised,
     summary_metrics,
 )
-from loadmaster.platform.rl.workers import EngineRunner, Task, wait_for_workers
-from loadmaster.platform.training.config import Learning, Rollouts, TrainingConfig
+from loadmaster.platform.training.config import BaseConfig, Learning, Rollouts, TrainingConfig
 
-ROLLOUTS = "rollouts"  # key of an iteration's metrics in RLlib's results
 RATE_DECAY = 0.9  # of the running mean reward per second
-FIRST_SEED, END_SEED = 1_000_000, 900_000_000  # sequences to learn from; others validate
-TRIES = 5  # to get a result from workers of which some die meanwhile
-
-Weights = Mapping[str, NDArray[Any]]
 
 
-class InputDrivenConfig(AlgorithmConfig):
-    """RLlib's config with a rollout engine and the settings of rollouts and learning."""
+class InputDrivenConfig(EngineConfig):
+    """EngineConfig with the settings of groups of rollouts and of learning from them."""
 
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class or InputDriven)
-        self.engine: Callable[[], RolloutEngine] | None = None
         self.groups = Rollouts()
         self.learning = Learning()
-        self.env_runner_cls = EngineRunner
-        # A worker that dies is replaced; the iteration continues with the others' results.
-        self.restart_failed_env_runners = True
-        self.ignore_env_runner_failures = False
-        self.env_runner_health_probe_timeout_s = 0.5  # of every iteration without all workers
-        self.env_runner_restore_timeout_s = 60.0
-        self.max_requests_in_flight_per_env_runner = 4
-        self.create_local_env_runner = True
 
     def input_driven(
         self,
@@ -82,41 +71,23 @@ class InputDrivenConfig(AlgorithmConfig):
 
     def for_training(
         self,
-        config: TrainingConfig,
+        config: BaseConfig,
         *,
         spaces: tuple[Space[Any], Space[Any]],
         module: RLModuleSpec,
         engine: Callable[[], RolloutEngine],
     ) -> Self:
-        """Take a training's settings; `spaces` are of observations and of actions."""
-        learning = config.training
-        self.environment(observation_space=spaces[0], action_space=spaces[1])
-        self.env_runners(num_env_runners=config.rollouts.workers)
-        resources = config.resources
-        self.learners(
-            num_learners=resources.learners,
-            num_cpus_per_learner=0 if resources.gpus else 1,
-            num_gpus_per_learner=resources.gpu_share if resources.gpus else 0,
-        )
-        self.training(lr=learning.learning_rate.first)
-        self.rl_module(rl_module_spec=module)
-        self.debugging(seed=config.seed, log_level="ERROR")
-        return self.input_driven(engine=engine, groups=config.rollouts, learning=learning)
+        assert isinstance(config, TrainingConfig)
+        super().for_training(config, spaces=spaces, module=module, engine=engine)
+        self.training(lr=config.training.learning_rate.first)
+        return self.input_driven(groups=config.rollouts, learning=config.training)
 
     def get_default_learner_class(self) -> type:
         return InputDrivenLearner
 
-    def get_default_rl_module_spec(self) -> RLModuleSpec:
-        """Empty: each system defines its module."""
-        return RLModuleSpec()
 
-
-class InputDriven(Algorithm):
-    """One iteration: draw input sequences, roll each out several times, learn from differences.
-
-    All random numbers depend on the seed and the iteration only, so a run that was killed and
-    resumed continues exactly.
-    """
+class InputDriven(EngineAlgorithm):
+    """One iteration: draw input sequences, roll each out several times, learn from differences."""
 
     config: InputDrivenConfig
     saved: ClassVar[tuple[str, ...]] = ("reward_rate", "averaged", "search")  # own state
@@ -131,14 +102,6 @@ class InputDriven(Algorithm):
             if self.learner_group.is_local
             else ProcessLearners(self.learner_group)
         )
-
-    def _setup_logdir(self) -> None:
-        """Use a temporary folder where Tune gives none; RLlib would use the home folder."""
-        if self._storage:
-            super()._setup_logdir()
-        else:
-            self._scratch = tempfile.TemporaryDirectory(prefix="lm-algorithm-")
-            self._logdir = self._scratch.name
 
     @classmethod
     def get_default_config(cls) -> InputDrivenConfig:
@@ -253,21 +216,6 @@ class InputDriven(Algorithm):
             "spread": self.search.spread,
         }
 
-    def episode_values(self, seeds: Sequence[int]) -> list[float]:
-        """The metric of the greedy policy on the episodes of `seeds`, run by the workers."""
-        return [score.value for score in self._run_all("evaluate", seeds, self.policy_weights())]
-
-    def _run_all(self, task: Task, work: Sequence[Any], weights: Any) -> list[EpisodeScore]:
-        """A score for every item; what a dying worker did not return is run again."""
-        found: dict[Any, EpisodeScore] = {}
-        for _ in range(TRIES):
-            found.update(
-                self._run_on_workers(task, [each for each in work if each not in found], weights)
-            )
-            if len(found) == len(work):
-                return [found[each] for each in work]
-        raise RuntimeError(f"no rollout worker answered in {TRIES} tries")
-
     def _draw_specs(self) -> list[RolloutSpec]:
         groups, horizon, rng = self.config.groups, self.config.learning.horizon, self._rng()
         sequences = rng.integers(FIRST_SEED, END_SEED, groups.sequences)
@@ -295,53 +243,6 @@ class InputDriven(Algorithm):
                 return groups
             self.restore_env_runners(self.env_runner_group)
         raise RuntimeError(f"no rollout worker answered in {TRIES} tries")
-
-    def _run_on_workers(self, task: Task, work: Sequence[Any], weights: Any) -> dict[Any, Any]:
-        """Distribute work over the healthy workers; results by item, without those that failed."""
-        group = self.env_runner_group
-        if not group.num_remote_env_runners():
-            return dict(group.local_env_runner.run_task(task, weights, work))
-        workers = wait_for_workers(group, self.restore_env_runners)
-        busy = workers[: len(work)]
-        shared = ray.put(weights)
-        # RLlib passes each worker its own arguments only to methods called by name.
-        answers = group.foreach_env_runner(
-            "run_task",
-            kwargs=[
-                {
-                    "task": task,
-                    "weights": shared,
-                    "work": list(work[place :: len(workers)]),
-                    "worker": worker,
-                }
-                for place, worker in enumerate(busy)
-            ],
-            remote_worker_ids=busy,
-            local_env_runner=False,
-        )
-        return {item: result for answer in answers for item, result in answer}
-
-    def policy_weights(self) -> Weights:
-        """Weights to validate and save, by name."""
-        return self.module_weights() if self.averaged is None else self.averaged
-
-    def module_weights(self) -> Weights:
-        """Weights that act and learn, as numpy arrays, by name."""
-        state = self.learner_group.get_state(
-            components=f"{COMPONENT_LEARNER}/{COMPONENT_RL_MODULE}", inference_only=True
-        )
-        weights = state[COMPONENT_LEARNER][COMPONENT_RL_MODULE][DEFAULT_MODULE_ID]
-        # RLlib turns a tensor without dimensions into a Python float.
-        return {
-            name: np.asarray(value, np.float32) if isinstance(value, float) else value
-            for name, value in weights.items()
-        }
-
-    def set_module_weights(self, weights: Weights) -> None:
-        """Replace the learner's weights; workers get them with their next request."""
-        module = {COMPONENT_RL_MODULE: {DEFAULT_MODULE_ID: dict(weights)}}
-        self.learner_group.set_state({COMPONENT_LEARNER: module})
-        self.learners.reset()
 
     def advantages(self, groups: Sequence[Sequence[Sample]]) -> NDArray[np.float32]:
         """(kept decisions,) with mean 0 and standard deviation 1."""
@@ -373,20 +274,13 @@ class InputDriven(Algorithm):
         rate = self.reward_rate = RATE_DECAY * before + (1 - RATE_DECAY) * now
         return [[with_differential_rewards(rollout, rate) for rollout in group] for group in groups]
 
-    def _rng(self) -> np.random.Generator:
-        return np.random.default_rng([self.config.seed or 0, self.iteration])
+    def policy_weights(self) -> Weights:
+        return self.module_weights() if self.averaged is None else self.averaged
 
-    def _seed_of(self, stream: int) -> int:
-        """A seed of this iteration, for one of its streams of random numbers."""
-        rng = np.random.default_rng([self.config.seed or 0, self.iteration, stream])
-        return int(rng.integers(1 << 31))
-
-    def get_state(self, components: Any = None, **settings: Any) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in self.saved}
-        return {**super().get_state(components, **settings), **own}
+    def set_module_weights(self, weights: Weights) -> None:
+        super().set_module_weights(weights)
+        self.learners.reset()
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self.learners.reset()
-        for name in self.saved:
-            setattr(self, name, state.get(name, getattr(self, name)))

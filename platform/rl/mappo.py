@@ -38,7 +38,8 @@ from loadmaster.platform.rl.advantages import (
     gae,
     segments_of,
 )
-from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDriven, InputDrivenConfig
+from loadmaster.platform.rl.algorithm import InputDriven, InputDrivenConfig
+from loadmaster.platform.rl.base import ROLLOUTS
 from loadmaster.platform.rl.learner import InputDrivenLearner, keys_of_rows
 from loadmaster.platform.rl.rollout import Recording, Sample, columns_of, normalised
 

@@ -27,6 +27,7 @@ class RolloutSpec:
     action_seed: int  # seed of action sampling
     keep: float = 1.0  # share of decisions to record, drawn at random
     horizon_s: float | None = None  # mean length; None: the environment's own
+    context: int = 0  # row of the module's table of contexts, where it has one
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def normalised(
     return np.asarray((whole - whole.mean()) / (whole.std() + 1e-8), np.float32)
 
 
-def summary_metrics(samples: Sequence[Sample]) -> dict[str, float]:
+def summary_metrics(samples: Sequence[Sample | Recording]) -> dict[str, float]:
     """Counts and returns of an iteration, and means of the environment's own metrics."""
     returns = [float(sample.rollout.reward.sum()) for sample in samples]
     found = {

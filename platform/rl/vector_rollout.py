@@ -11,6 +11,7 @@ from gymnasium.vector import VectorEnv
 from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
 
+from loadmaster.models.ddpg.settings import CONTEXT_ID
 from loadmaster.models.keyed_random import RNG_KEY, splitmix64
 from loadmaster.models.ragged import Ragged, Tree, leaves, rows_of, tree_map
 from loadmaster.platform.rl.advantages import Rollout
@@ -113,6 +114,9 @@ class VectorEngine:
     `outcome` returns an episode's metrics when it ends; `metric` names the one to report, the
     return where there is none.
 
+    A module with a table of contexts (models/ddpg/module.py) gets the row of each environment:
+    `RolloutSpec.context`, and of validations `context_of` the seed.
+
     A module that samples by the column `RNG_KEY` (models/keyed_random.py) samples the same in any
     batch, so the number of workers does not change the result.
     """
@@ -123,8 +127,10 @@ class VectorEngine:
         outcome: Outcome | None = None,
         metric: str | None = None,
         rows: Rows | None = None,
+        context_of: Callable[[int], int] = lambda seed: 0,
     ) -> None:
         self._make, self._outcome, self._metric, self._rows = make, outcome, metric, rows
+        self._context_of = context_of
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
         action_seeds = torch.tensor([own.action_seed for own in assignments])
@@ -133,7 +139,8 @@ class VectorEngine:
         # Environments that share a batch share a horizon.
         envs = self._make(len(assignments), assignments[0].horizon_s)
         seeds = [assignment.sequence for assignment in assignments]
-        buffer = self._run(envs, module.forward_exploration, module, seeds, action_seeds)
+        columns = self._contexts(module, [assignment.context for assignment in assignments])
+        buffer = self._run(envs, module.forward_exploration, module, seeds, action_seeds, columns)
         envs.close()
         return [
             buffer.extract(index, np.random.default_rng(own.action_seed), own.keep)
@@ -142,7 +149,8 @@ class VectorEngine:
 
     def judge(self, module: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
         envs = self._make(len(seeds), None)
-        buffer = self._run(envs, module.forward_inference, module, list(seeds), None)
+        columns = self._contexts(module, [self._context_of(seed) for seed in seeds])
+        buffer = self._run(envs, module.forward_inference, module, list(seeds), None, columns)
         envs.close()
         scores = []
         for index, length in enumerate(buffer.lengths):
@@ -151,6 +159,12 @@ class VectorEngine:
             scores.append(EpisodeScore(value, int(length), loss=-total))
         return scores
 
+    @staticmethod
+    def _contexts(module: Any, contexts: Sequence[int]) -> dict[str, torch.Tensor]:
+        """Columns that stay the same in all steps."""
+        has_table = len(getattr(module, "contexts", ())) > 0
+        return {CONTEXT_ID: torch.tensor(contexts)} if has_table else {}
+
     def _run(
         self,
         envs: Any,
@@ -158,17 +172,20 @@ class VectorEngine:
         module: Any,
         seeds: list[int],
         action_seeds: torch.Tensor | None,
+        columns: Mapping[str, torch.Tensor],
     ) -> RolloutBuffer:
-        """Step all environments until the last episode ends."""
+        """Step all environments until the last episode ends; `columns` are those of all steps."""
         observations, infos = envs.reset(seed=seeds)
         buffer = RolloutBuffer(envs.num_envs, self._rows)
         running = np.ones(envs.num_envs, np.bool_)
         time_s = _time_of(infos, np.zeros(envs.num_envs))
         while running.any():
             shown = buffer.add_observation(observations, time_s)
-            rng_key = None if action_seeds is None else splitmix64(action_seeds, buffer.steps)
+            more = dict(columns)
+            if action_seeds is not None:
+                more[RNG_KEY] = splitmix64(action_seeds, buffer.steps)
             decided = [
-                self._decide(module, forward, shown, indices, rng_key)
+                self._decide(module, forward, shown, indices, more)
                 for indices in self._batches(shown, running)
             ]
             # Each part is 0 where the others are not.
@@ -205,12 +222,11 @@ class VectorEngine:
         forward: Callable[[Any], Any],
         shown: Tree,
         indices: Indices,
-        rng_key: torch.Tensor | None,
+        columns: Mapping[str, torch.Tensor],
     ) -> dict[str, Tree]:
         """Actions and log-probabilities at `indices`, zeros elsewhere."""
         batch = {Columns.OBS: tree_map(torch.as_tensor, self._select(shown, indices))}
-        if rng_key is not None:
-            batch[RNG_KEY] = rng_key[indices]
+        batch |= {name: column[indices] for name, column in columns.items()}
         with torch.no_grad():
             actions, logs = _actions_of(module, forward, forward(batch))
         count = rows_of(shown)

@@ -21,7 +21,7 @@ from loadmaster.platform.rl.rollout import (
     Sample,
 )
 
-Task = Literal["sample", "evaluate", "compare"]
+Task = Literal["sample", "record", "evaluate", "compare"]
 REPLACE_S = 600.0  # until one of the workers is back, if all died: a new machine takes minutes
 PAUSE_S = 0.2
 
@@ -79,6 +79,7 @@ class EngineRunner(EnvRunner, Checkpointable):
         self._number = worker
         tasks: dict[Task, Callable[[Any, Sequence[Any]], list[Any]]] = {
             "sample": self.sample,
+            "record": self.record,
             "evaluate": self.evaluate,
             "compare": self.compare,
         }
@@ -103,6 +104,11 @@ class EngineRunner(EnvRunner, Checkpointable):
             )
             for spec, one in zip(specs, made, strict=True)
         ]
+
+    def record(self, weights: Any, specs: Sequence[RolloutSpec]) -> list[Recording]:
+        """Roll out and return everything, for a replay in the driver."""
+        self.module.set_state(weights)
+        return self.engine.roll_out(self.module, specs)
 
     def evaluate(self, weights: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
         """Score the greedy policy."""

@@ -22,7 +22,7 @@ from loadmaster.platform.sweeps.space import (
     not_a_distribution,
 )
 from loadmaster.platform.sweeps.space import Path as ConfigPath
-from loadmaster.platform.training.config import Recipe, TrainingConfig
+from loadmaster.platform.training.config import BaseConfig, Recipe
 from loadmaster.platform.training.yaml_with_lines import Document, Keys, read_document
 
 
@@ -41,7 +41,7 @@ def check_environment(document: Document, space: Space, recipe: Recipe) -> None:
                 raise found.leaf.fault(f"may become {in_words(value)}: {fault}") from None
 
 
-def check_together(document: Document, sweep: Sweep, base: TrainingConfig) -> None:
+def check_together(document: Document, sweep: Sweep, base: BaseConfig) -> None:
     """Check settings against each other."""
     fault, settings, end = document.fault, sweep.settings, sweep.iterations
     asha, optuna = settings.scheduler.asha, settings.searcher.optuna
@@ -145,7 +145,7 @@ def _system(document: Document, name: str) -> System:
 def _space(
     document: Document,
     settings: SweepSettings,
-    kind: type[TrainingConfig],
+    kind: type[BaseConfig],
     assignments: Sequence[str],
 ) -> Space:
     assigned = list(leaves(kind, parse_assignments(assignments), lambda path: "--set"))
@@ -185,7 +185,7 @@ def _line_in(document: Document, *outer: str) -> Callable[[ConfigPath], str]:
 
 
 def _variants(
-    document: Document, settings: SweepSettings, kind: type[TrainingConfig]
+    document: Document, settings: SweepSettings, kind: type[BaseConfig]
 ) -> dict[str, tuple[Leaf, ...]]:
     """Settings of each variant, by its name."""
     found = {}

@@ -17,7 +17,7 @@ from pydantic import (
 from loadmaster.envs.registry import System
 from loadmaster.envs.settings import Settings
 from loadmaster.platform.sweeps.space import Space
-from loadmaster.platform.training.config import TrainingConfig
+from loadmaster.platform.training.config import BaseConfig
 
 
 class Asha(Settings):
@@ -157,7 +157,7 @@ class Sweep:
             "GPU": self.space.most(("resources", "gpus")) if gpus is None else gpus,
         }
 
-    def config(self, drawn: Mapping[str, Any]) -> TrainingConfig:
+    def config(self, drawn: Mapping[str, Any]) -> BaseConfig:
         """The configuration of one trial, whose learners share the trial's part of a GPU."""
         config, gpus = self.space.config(drawn), self.settings.resources.gpus_per_trial
         if not gpus or not config.resources.gpus:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ValidationError
 
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.settings import over_defaults, record_in
-from loadmaster.platform.training.config import TrainingConfig, merged
+from loadmaster.platform.training.config import BaseConfig, merged
 
 Path = tuple[str, ...]  # of a setting: ("training", "clip")
 
@@ -175,7 +175,7 @@ class Dimension:
 class Space:
     """Configurations of one system: fixed settings and searched ones."""
 
-    kind: type[TrainingConfig]
+    kind: type[BaseConfig]
     fixed: tuple[Leaf, ...]
     dimensions: tuple[Dimension, ...]
 
@@ -183,7 +183,7 @@ class Space:
         """Drawn values by setting, clipped and rounded."""
         return {d.name: d.settle(drawn[d.name]) for d in self.dimensions}
 
-    def config(self, drawn: Mapping[str, Any]) -> TrainingConfig:
+    def config(self, drawn: Mapping[str, Any]) -> BaseConfig:
         """The configuration of one trial."""
         return self.kind.model_validate(self.values(self.assignments(drawn)))
 

@@ -40,10 +40,15 @@ class Schedule(Settings):
         return self.first + (self.last - self.first) * iteration / self.iterations
 
 
-class Rollouts(Settings):
-    """Rollout workers, and rollouts per iteration."""
+class BaseRollouts(Settings):
+    """Rollout workers; each way of learning adds what they run per iteration."""
 
     workers: NonNegativeInt = 2  # processes; 0: in the learner's own process
+
+
+class Rollouts(BaseRollouts):
+    """Groups of rollouts that share an input."""
+
     sequences: PositiveInt = 4  # input sequences an iteration
     per_sequence: int = Field(default=4, ge=2)  # rollouts that share one, and its baseline
     keep: float = Field(default=1.0, gt=0, le=1)  # share of decisions learnt from, drawn at random
@@ -76,19 +81,31 @@ class Critic(Settings):
         return self
 
 
-class Learning(Settings):
-    """How the policy is updated from the rollouts."""
+class BaseLearning(Settings):
+    """Length and start of a training; each way of learning adds its own settings."""
+
+    iterations: PositiveInt = 200
+    minutes: PositiveFloat | None = None  # time limit beside `iterations`
+    warm_start: str | None = None  # initial policy: pretrained, a bundle's or run's folder
+    weight_filter: tuple[str, ...] = ()  # names of its weights to take, * as wildcard; (): all
+
+    finetuning: ClassVar[Mapping[str, Any]] = {}  # settings of a retraining from a trained policy
+
+
+class Learning(BaseLearning):
+    """How the policy is updated from the latest rollouts: REINFORCE, PPO, evolution."""
 
     renamed: ClassVar[Mapping[str, str]] = {
         "start": "warm_start",
         "take": "weight_filter",
         "memory_s": "credit_horizon_s",
     }
+    # Rates and entropy begin where their schedules ended.
+    finetuning: ClassVar[Mapping[str, Any]] = {
+        "learning_rate": {"iterations": 0},
+        "entropy": {"iterations": 0},
+    }
 
-    iterations: PositiveInt = 200
-    minutes: PositiveFloat | None = None  # time limit beside `iterations`
-    warm_start: str | None = None  # initial policy: pretrained, a bundle's or run's folder
-    weight_filter: tuple[str, ...] = ()  # names of its weights to take, * as wildcard; (): all
     method: Literal["ppo", "reinforce", "evolution"] = "ppo"
     baseline: Literal["input", "time"] = "input"  # time: as if no rollouts shared an input
     scale: Literal["iteration", "sequence"] = "iteration"  # over which advantages are normalised
@@ -106,6 +123,34 @@ class Learning(Settings):
     critic: Critic = Critic()
     evolution: Evolution = Evolution()
     horizon: Schedule | None = None  # mean length of a rollout, s; None: the environment's own
+
+
+class Episodes(BaseRollouts):
+    """Episodes whose transitions are added to the replay."""
+
+    episodes: PositiveInt = 4  # per iteration, stepped together within a worker
+
+
+class OffPolicyLearning(BaseLearning):
+    """DDPG; with two critics, actor_delay=2 and smoothing=0.2 it is TD3."""
+
+    finetuning: ClassVar[Mapping[str, Any]] = {"warm_up": 0}  # no random actions
+
+    actor_learning_rate: PositiveFloat = 3e-4
+    critic_learning_rate: PositiveFloat = 3e-3
+    gamma: float = Field(default=0.99, gt=0, le=1)  # discount per step
+    soft_update: float = Field(default=3e-3, gt=0, le=1)  # of the target networks
+    minibatch: PositiveInt = 64  # transitions
+    replay: PositiveInt = 1_000_000  # rows: a transition each, and one per truncated episode
+    updates_per_step: PositiveFloat = 1.0  # of the networks, per new transition
+    warm_up: NonNegativeInt = 1000  # transitions of random actions before the first update
+    noise: NonNegativeFloat = 0.2  # standard deviation, of actions between -1 and 1
+    epsilon: float = Field(default=1.0, ge=0, le=1)  # factor of the noise
+    epsilon_decay: NonNegativeFloat = 1e-6  # subtracted from it per transition
+    actor_delay: PositiveInt = 1  # updates of the critic per update of actor and targets
+    smoothing: NonNegativeFloat = 0.0  # noise of the target actor's actions
+    smoothing_clip: PositiveFloat = 0.5  # its largest size
+    gradient_clip: PositiveFloat | None = None  # of the gradient's norm
 
 
 class Validation(Settings):
@@ -145,15 +190,38 @@ class Resources(Settings):
         return self
 
 
-class TrainingConfig(Settings):
-    """Base of every system's configuration; systems add environment and network."""
+class BaseConfig(Settings):
+    """Settings of every training run, whatever it learns by."""
 
     seed: NonNegativeInt = 0
-    rollouts: Rollouts = Rollouts()
-    training: Learning = Learning()
+    rollouts: BaseRollouts = BaseRollouts()
+    training: BaseLearning = BaseLearning()
     validation: Validation = Validation()
     checkpoints: CheckpointConfig = CheckpointConfig()
     resources: Resources = Resources()
+
+
+class TrainingConfig(BaseConfig):
+    """Learning from groups of rollouts; systems add environment and network."""
+
+    rollouts: Rollouts = Rollouts()
+    training: Learning = Learning()
+
+
+class OffPolicyTraining(BaseConfig):
+    """Learning from a replay of transitions; systems add environment and network."""
+
+    rollouts: Episodes = Episodes()
+    training: OffPolicyLearning = OffPolicyLearning()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (count := self.resources.learners) != 0:
+            raise ValueError(
+                f"resources.learners is {count}; expected 0: an off-policy training learns in the "
+                "driver's process"
+            )
+        return self
 
 
 @dataclass(frozen=True)
@@ -161,15 +229,20 @@ class Recipe:
     """How a system is trained. `config` is an instance of `config_class`."""
 
     system: str
-    config_class: type[TrainingConfig]
+    config_class: type[BaseConfig]
     metric: Callable[[Any], Measure]  # config -> what validation measures
-    algorithm: Callable[[Any], Any]  # config -> an InputDrivenConfig, ready to build
+    algorithm: Callable[[Any], Any]  # config -> an EngineConfig, ready to build
     baselines: Callable[[Any, Sequence[int]], dict[str, float]]  # config, seeds -> metric by name
     # config -> the network's settings in a bundle; InputError for what cannot run; compile once,
     # so that workers load from the cache
     network: Callable[[Any], dict[str, Any]] = lambda config: {}
     check: Callable[[Any], None] = lambda config: None
     compile: Callable[[Any], None] = lambda config: None
+
+    @property
+    def learning(self) -> type[BaseLearning]:
+        """The class of the system's learning settings."""
+        return type(self.config_class().training)
 
 
 def refuse_critic(config: TrainingConfig, system: str) -> None:
@@ -213,7 +286,7 @@ def flattened(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
-def check_same_run(before: TrainingConfig, after: TrainingConfig, run: Place) -> None:
+def check_same_run(before: BaseConfig, after: BaseConfig, run: Place) -> None:
     """Raise InputError for a changed setting that a resumed run must keep."""
     old, new = flattened(before.model_dump(mode="json")), flattened(after.model_dump(mode="json"))
     for name in new | old:

@@ -16,6 +16,7 @@ from loadmaster.envs.metrics import Measure
 
 BARS = "▁▂▃▄▅▆▇█"
 WIDTH, CURVE_WIDTH = 76, 40
+LEARNING = ("entropy", "q_mean", "noise")  # metrics to show, of those that a run has
 LINE_EVERY_S = 10.0  # without a terminal
 
 
@@ -98,13 +99,19 @@ def line(progress: Progress, now: float) -> str:
         parts.append(f"{figures['decisions_per_s']:,.0f} decisions/s")
     if "return_mean" in figures:
         parts.append(f"return {figures['return_mean']:,.0f} ±{figures['return_spread']:,.0f}")
-        parts.append(f"entropy {figures['entropy']:.2f}")
+        parts += [f"{name} {value}" for name, value in learning_figures(progress)]
     if "cost_mean" in figures:
         parts.append(f"candidates {figures['cost_mean']:,.1f}, best {figures['cost_best']:,.1f}")
     if progress.curve:
         parts.append(against_baseline(progress))
     parts += [part for part in (missing_workers(progress), time_left(progress, now)) if part]
     return "  ".join(parts)
+
+
+def learning_figures(progress: Progress) -> list[tuple[str, str]]:
+    """Names and values of the metrics of learning that the run has."""
+    figures = progress.figures
+    return [(name, f"{figures[name]:.2f}") for name in LEARNING if name in figures]
 
 
 def against_baseline(progress: Progress) -> str:
@@ -173,7 +180,8 @@ def panel(progress: Progress, title: str, now: float) -> Panel:
     if "return_mean" in figures:
         table.add_row("rollouts", f"{speed}, {figures['decisions_in_all']:,.0f} in all")
         table.add_row("return", f"{figures['return_mean']:,.0f} ±{figures['return_spread']:,.0f}")
-        table.add_row("entropy", f"{figures['entropy']:.2f}")
+        for name, value in learning_figures(progress):
+            table.add_row(name, value)
     if "cost_mean" in figures:
         table.add_row("trials", speed)
         costs = f"{figures['cost_mean']:,.1f} in the mean, {figures['cost_best']:,.1f} at best"

@@ -25,7 +25,7 @@ from loadmaster.platform.ray.cleanup import (
     reraise_sigint,
 )
 from loadmaster.platform.ray.session import ray_session
-from loadmaster.platform.training.config import Recipe, TrainingConfig
+from loadmaster.platform.training.config import BaseConfig, Recipe
 from loadmaster.platform.training.display import Progress, display
 from loadmaster.platform.training.history import describe_metric
 from loadmaster.platform.training.run_folder import RunFolder
@@ -41,7 +41,7 @@ class Outcome:
 
 def launch(
     recipe: Recipe,
-    config: TrainingConfig,
+    config: BaseConfig,
     folder: RunFolder,
     resumed: bool,
     address: str | None,
@@ -72,7 +72,7 @@ def launch(
             reraise_sigint(),
             console.status(f"compiling (first time only), starting {workers} rollout workers"),
         ):
-            trainer = Trainer(recipe, config, resumed)
+            trainer = Trainer(recipe, config, resumed, folder.path)
             stack.callback(trainer.stop)
             if checkpoint is not None:
                 trainer.restore(checkpoint)

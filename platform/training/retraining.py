@@ -15,7 +15,7 @@ from typing import Any
 from loadmaster.envs.errors import InputError
 from loadmaster.models.files import atomic_text_file
 from loadmaster.models.manifest import Manifest
-from loadmaster.platform.training.config import Learning, merged
+from loadmaster.platform.training.config import Recipe, merged
 from loadmaster.platform.training.run_folder import MANIFEST, RunFolder
 from loadmaster.serving.policies.comparison import (
     BUNDLE_FOLDER,
@@ -29,14 +29,16 @@ ITERATIONS, MINUTES = 200, 20.0  # limits unless given
 SURROUNDINGS = ("checkpoints", "resources")  # settings of the machine it was trained on
 
 
-def finetune_config(manifest: Manifest, folder: Path, given: Mapping[str, Any]) -> dict[str, Any]:
+def finetune_config(
+    recipe: Recipe, manifest: Manifest, folder: Path, given: Mapping[str, Any]
+) -> dict[str, Any]:
     """The configuration the policy was trained with, starting from it; `given` overrides."""
     trained = manifest.trained.get("config")
     if isinstance(trained, Mapping):
         own = dict(trained)
         learning = own.get("training")
         if isinstance(learning, Mapping):  # bundles of earlier versions have the former names
-            own["training"] = {Learning.renamed.get(k, k): v for k, v in learning.items()}
+            own["training"] = {recipe.learning.renamed.get(k, k): v for k, v in learning.items()}
     else:  # a bundle made by other software
         own = {"environment": manifest.trained.get("environment") or {}}
     for name in SURROUNDINGS:
@@ -49,9 +51,7 @@ def finetune_config(manifest: Manifest, folder: Path, given: Mapping[str, Any]) 
             "weight_filter": [],
             "iterations": ITERATIONS,
             "minutes": MINUTES,
-            # Rates and entropy begin where their schedules ended.
-            "learning_rate": {"iterations": 0},
-            "entropy": {"iterations": 0},
+            **recipe.learning.finetuning,
         },
     }
     return merged(merged(own, changed), given)
@@ -97,9 +97,10 @@ class RetrainingFolder:
         return read_comparison(self.path) if (self.path / COMPARISON_FILE).exists() else None
 
     def close(self, comparison: ComparisonResult) -> None:
-        """Write the comparison and remove the checkpoints, most of the folder's size."""
+        """Write the comparison and remove checkpoints and replay, most of the folder's size."""
         self._write(COMPARISON_FILE, comparison.model_dump(mode="json"))
-        shutil.rmtree(self.run / "checkpoints", ignore_errors=True)
+        for name in ("checkpoints", "replay"):
+            shutil.rmtree(self.run / name, ignore_errors=True)
 
     def _read(self, name: str) -> dict[str, Any] | None:
         file = self.path / name

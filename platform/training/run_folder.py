@@ -7,6 +7,7 @@ RUN/config.yaml            the configuration; `loadmaster train SYSTEM --config`
     curve.png              validation over decisions, drawn at the end
     checkpoints/iteration-000120/   RLlib's; of the last few
     best/, last/           bundles: the policy that validated best, and the latest
+    replay/                transitions of an off-policy training, which checkpoints refer to
     ray.log                what Ray printed
 """
 
@@ -34,7 +35,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.files import atomic_text_file, missing_folders, remove_empty_folders
 from loadmaster.models.storage import Location, Place
-from loadmaster.platform.training.config import TrainingConfig
+from loadmaster.platform.training.config import BaseConfig
 from loadmaster.platform.training.mirror import RunMirror
 from loadmaster.platform.training.yaml_with_lines import LARGEST, parse_document, read_document
 
@@ -103,7 +104,7 @@ class RunFolder:
         return self.path if self._mirror is None else self._mirror.location
 
     @classmethod
-    def create(cls, place: Place, config: TrainingConfig, manifest: Mapping[str, Any]) -> RunFolder:
+    def create(cls, place: Place, config: BaseConfig, manifest: Mapping[str, Any]) -> RunFolder:
         if isinstance(place, Location):
             return cls._create_at(place, config, manifest)
         path = place
@@ -125,7 +126,7 @@ class RunFolder:
 
     @classmethod
     def _create_at(
-        cls, location: Location, config: TrainingConfig, manifest: Mapping[str, Any]
+        cls, location: Location, config: BaseConfig, manifest: Mapping[str, Any]
     ) -> RunFolder:
         """A run at a URL, where only the configuration of a killed start may be."""
         if location.entries() - {CONFIG}:
@@ -185,7 +186,7 @@ class RunFolder:
             raise InputError(f"{self.path / MANIFEST} names no system; the run is damaged")
         return found
 
-    def config(self, kind: type[TrainingConfig]) -> TrainingConfig:
+    def config(self, kind: type[BaseConfig]) -> BaseConfig:
         return build_settings(kind, read_config(self.path / CONFIG))
 
     def update_manifest(self, **entries: Any) -> None:
@@ -229,7 +230,7 @@ class RunFolder:
         self._write(METRICS, "\n".join(lines) + "\n")
         return names
 
-    def resume(self, config: TrainingConfig, iteration: int) -> None:
+    def resume(self, config: BaseConfig, iteration: int) -> None:
         """Continue after `iteration` with a changed configuration; later rows are dropped."""
         self.write_rows([row for row in self.rows() if row["iteration"] <= iteration])
         self._write_config(config)
@@ -237,7 +238,7 @@ class RunFolder:
         resumed = [*self.manifest.get("resumed", []), again]
         self.update_manifest(status="running", resumed=resumed)
 
-    def _write_config(self, config: TrainingConfig) -> None:
+    def _write_config(self, config: BaseConfig) -> None:
         self._write(CONFIG, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
     def _write_manifest(self, manifest: Mapping[str, Any]) -> None:

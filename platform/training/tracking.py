@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.training.config import TrainingConfig, flattened
+from loadmaster.platform.training.config import BaseConfig, flattened
 from loadmaster.platform.training.run_folder import METRICS, RunFolder, csv_line
 
 
@@ -108,7 +108,7 @@ def mlflow_client() -> Any:
 
 def trackers_for(
     folder: RunFolder,
-    config: TrainingConfig,
+    config: BaseConfig,
     resumed_after: int | None,
     mlflow: str | None,
     warn: Callable[[str], None],

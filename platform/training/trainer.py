@@ -16,26 +16,40 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
 from loadmaster.models.bundle import build_network, save_bundle
 from loadmaster.models.files import atomic_folder
-from loadmaster.platform.rl.algorithm import InputDriven
+from loadmaster.platform.rl.base import EngineAlgorithm
 from loadmaster.platform.rl.learner import TERM
 from loadmaster.platform.systems.bundle_ref import find_policy
-from loadmaster.platform.training.config import Recipe, TrainingConfig
+from loadmaster.platform.training.config import BaseConfig, Recipe
 
-LEARNER_METRICS = ("entropy", "kl", "gradient_norm", "gradient_seconds", "exchange_seconds")
+LEARNER_METRICS = (
+    *("entropy", "kl", "gradient_norm", "gradient_seconds", "exchange_seconds"),
+    *("critic_loss", "actor_loss", "q_mean"),  # off-policy
+)
 NETWORK = "network."  # prefix, in a module, of the weights that a bundle holds
 
 
 class Trainer:
     """Training without files: driven by the training loop and by sweeps."""
 
-    def __init__(self, recipe: Recipe, config: TrainingConfig, resumed: bool = False) -> None:
-        """`resumed`: a checkpoint follows, so training.warm_start is not read."""
+    def __init__(
+        self,
+        recipe: Recipe,
+        config: BaseConfig,
+        resumed: bool = False,
+        run_folder: Path | None = None,
+    ) -> None:
+        """`resumed`: a checkpoint follows, so training.warm_start is not read.
+
+        A replay lives in `run_folder`; without one, checkpoints hold a copy.
+        """
         self.recipe, self.config = recipe, config
         recipe.compile(config)
         start = None if resumed else starting_weights(recipe, config)
         torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1))
         with quiet_rllib():
-            self.algorithm: InputDriven = recipe.algorithm(config).build_algo()
+            built = recipe.algorithm(config)
+            built.run_folder = None if run_folder is None else str(run_folder.resolve())
+            self.algorithm: EngineAlgorithm = built.build_algo()
         if start is not None:
             own = {f"{NETWORK}{name}": table.numpy() for name, table in start.items()}
             self.algorithm.set_module_weights({**self.algorithm.module_weights(), **own})
@@ -82,6 +96,7 @@ class Trainer:
         return {
             name.removeprefix(NETWORK): torch.as_tensor(np.array(value))
             for name, value in self.algorithm.policy_weights().items()
+            if name.startswith(NETWORK)
         }
 
     def save_policy(
@@ -132,6 +147,8 @@ class Trainer:
             with quiet_rllib():
                 self.algorithm.restore_from_path(str(folder.resolve()))
             self.decisions = int((folder / "decisions").read_text())
+        except InputError:
+            raise
         except Exception as fault:  # a truncated pickle can raise anything
             reason = f"{type(fault).__name__}: {fault}"[:200]
             raise InputError(
@@ -154,7 +171,7 @@ class quiet_rllib(warnings.catch_warnings):  # noqa: N801 (used as a statement)
             logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def starting_weights(recipe: Recipe, config: TrainingConfig) -> dict[str, torch.Tensor] | None:
+def starting_weights(recipe: Recipe, config: BaseConfig) -> dict[str, torch.Tensor] | None:
     """Weights of the policy in training.warm_start that training.weight_filter lets pass."""
     start, patterns = config.training.warm_start, config.training.weight_filter
     if start is None:

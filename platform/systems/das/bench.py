@@ -35,12 +35,12 @@ from loadmaster.models.das.network import DasNetwork, batch_of_one
 from loadmaster.models.das.ordering import OrderingAgent
 from loadmaster.models.das.placement import PlacementAgent
 from loadmaster.models.das.settings import DasSettings
+from loadmaster.models.layers import one_thread
 from loadmaster.platform.bench.measurements import (
     PER_S,
     Figure,
     latency,
     measure_interleaved,
-    one_thread,
 )
 from loadmaster.platform.bench.stock_runner import Stock
 from loadmaster.platform.rl.rollout import RolloutEngine, RolloutSpec

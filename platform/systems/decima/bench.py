@@ -26,12 +26,12 @@ from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy
+from loadmaster.models.layers import one_thread
 from loadmaster.platform.bench.measurements import (
     PER_S,
     Figure,
     latency,
     measure_interleaved,
-    one_thread,
 )
 from loadmaster.platform.bench.stock_runner import StockRunner
 from loadmaster.platform.ray.session import ray_session

@@ -21,6 +21,7 @@ from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.stream_scaling.env import StreamScalingEnv
 from loadmaster.envs.stream_scaling.settings import WARM_UP_MIN, StreamScalingSettings
+from loadmaster.models.layers import one_thread
 from loadmaster.models.policy import LOSS_TERMS
 from loadmaster.models.sure.compiled_decision import JobDecision
 from loadmaster.models.sure.graph import pack
@@ -33,7 +34,6 @@ from loadmaster.platform.bench.measurements import (
     Figure,
     latency,
     measure_interleaved,
-    one_thread,
 )
 from loadmaster.platform.bench.stock_runner import StockRunner
 from loadmaster.platform.rl.rollout import RolloutSpec, columns_of

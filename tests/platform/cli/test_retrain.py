@@ -153,8 +153,9 @@ def test_pretrained_policy_keeps_its_training_settings(name: str) -> None:
 
     found = find_policy(name)
     manifest = found.manifest
-    values = finetune_config(manifest, found.folder, {"environment": {"workload": "toy"}})
-    config = new_config(found.system.load("training"), values)  # the weights fit the network
+    recipe = found.system.load("training")
+    values = finetune_config(recipe, manifest, found.folder, {"environment": {"workload": "toy"}})
+    config = new_config(recipe, values)  # the weights fit the network
     own = manifest.trained["config"]
     assert config.training.method == own["training"]["method"]
     rate = config.training.learning_rate

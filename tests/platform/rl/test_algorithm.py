@@ -15,7 +15,8 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch.torch_rl_module import TorchRLModule
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.rl.algorithm import ROLLOUTS, InputDrivenConfig
+from loadmaster.platform.rl.algorithm import InputDrivenConfig
+from loadmaster.platform.rl.base import ROLLOUTS
 from loadmaster.platform.rl.evolution import WeightSearch, relative_costs
 from loadmaster.platform.rl.rollout import RolloutSpec
 from loadmaster.platform.rl.vector_rollout import VectorEngine

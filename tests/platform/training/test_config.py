@@ -2,13 +2,21 @@
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings, over_defaults, parse_assignments
+from loadmaster.platform.bench.pendulum import RECIPE, PendulumTraining
 from loadmaster.platform.systems.decima.training import DecimaTraining
-from loadmaster.platform.training.config import check_same_run, merged
+from loadmaster.platform.training.config import (
+    OffPolicyLearning,
+    check_same_run,
+    flattened,
+    merged,
+)
+from loadmaster.platform.training.retraining import finetune_config
 from loadmaster.platform.training.yaml_with_lines import parse_document, read_document
 
 
@@ -125,3 +133,19 @@ def test_merged_trees() -> None:
     assert found == {"a": {"b": 1, "c": {"d": 4, "f": 5}}, "e": 3}
     assert merged(below, {"a": 7, "e": {"g": 8}}) == {"a": 7, "e": {"g": 8}}
     assert below == {"a": {"b": 1, "c": {"d": 2}}, "e": 3}  # unchanged
+
+
+def test_system_brings_its_own_learning_settings() -> None:
+    """Without groups, entropy and schedules; a retraining takes what its settings say."""
+    found = build_settings(PendulumTraining, {"training": {"iterations": 3, "noise": 0.1}})
+    assert (found.training.iterations, found.training.noise) == (3, 0.1)
+    assert RECIPE.learning is OffPolicyLearning
+    dumped = flattened(found.model_dump(mode="json"))
+    assert not {"training.entropy.first", "rollouts.per_sequence"} & dumped.keys()
+    with pytest.raises(InputError, match="entropy"):
+        build_settings(PendulumTraining, {"training": {"entropy": {"first": 1, "last": 1}}})
+    manifest = SimpleNamespace(trained={"config": found.model_dump(mode="json")}, network={})
+    values = finetune_config(RECIPE, manifest, Path("here"), {})  # type: ignore[arg-type]
+    retrained = build_settings(PendulumTraining, values)
+    assert (retrained.training.warm_up, retrained.training.noise) == (0, 0.1)
+    assert retrained.rollouts.workers == 0

@@ -178,6 +178,13 @@ FIGURES = {
 SEARCH = {"iteration": 30.0, "decisions_per_s": 10.0, "cost_mean": 70.0, "cost_best": 60.0}
 
 
+OFF_POLICY = {
+    **{name: value for name, value in FIGURES.items() if name != "entropy"},
+    "q_mean": -61.234,
+    "noise": 0.1987,
+}
+
+
 def progress(**changed: Any) -> Progress:
     """Thirty iterations of 100 done in sixty seconds."""
     values: dict[str, Any] = {
@@ -195,7 +202,8 @@ def drawn(shown: Progress, now: float) -> str:
 
 
 START = {"iteration": 0.0}
-RETURN = "12,346 decisions/s  return -1,234 ±99  entropy 1.23"
+SPEED = "12,346 decisions/s  return -1,234 ±99"
+RETURN = f"{SPEED}  entropy 1.23"
 JCT = "mean JCT 60.0 s (fair 80.0, -25.0%)"
 REWARD = Measure("reward", "reward", "", better="higher", relative=False)
 CURVE = [(0, -0.4), (10, 0.1), (20, 0.01)]
@@ -205,6 +213,10 @@ CURVE = [(0, -0.4), (10, 0.1), (20, 0.01)]
     ("changed", "expected"),
     [
         ({}, f"30/100  {RETURN}  {JCT}  2:20 left"),
+        (
+            {"figures": OFF_POLICY},
+            f"30/100  {SPEED}  q_mean -61.23  noise 0.20  {JCT}  2:20 left",
+        ),
         ({"figures": START, "curve": []}, "0/100"),
         ({"figures": START, "curve": [(0, 160.0)]}, "0/100  mean JCT 160.0 s (fair 80.0, +100.0%)"),
         (

@@ -9,12 +9,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import build_network, save_bundle
 from loadmaster.models.storage import Location, StorageError
+from loadmaster.platform.rl.replay import Layout, Replay
 from loadmaster.platform.systems.bundle_ref import bundle_of_run, find_policy
 from loadmaster.platform.systems.decima.training import DecimaTraining
 from loadmaster.platform.training.history import read_histories
@@ -193,3 +195,22 @@ def test_bucket_that_is_missing_or_vanishes(s3: ObjectStore, temporary_folders: 
     assert f"{bucket}/one" in str(raised.value)
     assert f"kept in {run.path}" in str(raised.value)
     assert len(RunFolder.open(run.path).checkpoints()) == 1
+
+
+def test_replay_is_published_with_its_checkpoint() -> None:
+    """What was published after the checkpoint's rows does not matter to them."""
+    location = Location.of(f"memory://{uuid.uuid4()}/runs/one")
+    run = RunFolder.create(location, CONFIG, MANIFEST)
+    replay = Replay.create(run.path / "replay", Layout(2, 1), 1000)
+    ones = np.ones((20, 2), np.float32)
+    positions = []
+    for number in (1, 2, 3):
+        replay.append(number * ones, ones[:, :1], ones[:, 0], number * ones[0])
+        positions.append(replay.save())
+        train_to(run, number)
+        run.publish()
+    fetched = RunFolder.open(location).path / "replay"
+    for number, position in enumerate(positions, start=1):
+        found = Replay.restore(fetched, Layout(2, 1), 1000, position)
+        assert found is not None
+        assert set(found.draw((500,), seed=1).observations[:, 0]) == set(range(1, number + 1))

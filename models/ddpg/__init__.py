@@ -1,0 +1,1 @@
+"""Networks of DDPG and TD3: a deterministic actor and one or two Q critics."""
