@@ -3,7 +3,7 @@
 Equal to `SureNetwork.act` but for rounding. A snapshot's features are computed once, when it
 arrives (`keep_snapshots`); a decision costs the part of the scores that depends on age, the draws,
 and the graph layers over the drawn nodes. Measured on one core of a Neoverse N1 with 57 tasks and
-60 snapshots: 2.1 ms for 2,280 drawn nodes. The whole graph: 3.4 ms (`loadmaster bench rollouts sure`).
+60 snapshots: 2.1 ms for 2,280 drawn nodes, 3.4 ms for the whole graph (`bench rollouts sure`).
 """
 
 import numpy as np
