@@ -13,6 +13,7 @@ import yaml
 
 from loadmaster.platform.cli.train import train
 from loadmaster.platform.systems.decima.training import DecimaTraining
+from loadmaster.platform.training.config import BaseLearning, OffPolicyTraining
 
 
 @pytest.fixture(scope="module")
@@ -20,18 +21,31 @@ def page(root: Path) -> str:
     return (root / "docs" / "training.md").read_text(encoding="utf-8")
 
 
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+
+
 def block(page: str, language: str) -> str:
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    return str(found)
+    (found,) = blocks(page, language)
+    return found
 
 
 def test_settings_are_the_defaults(page: str) -> None:
-    shown = yaml.safe_load(block(page, "yaml"))
+    shown = yaml.safe_load(blocks(page, "yaml")[0])
     defaults = DecimaTraining().model_dump(mode="json", exclude={"environment"})
     assert shown == defaults
     assert list(shown) == list(defaults)
     for group in ("rollouts", "training", "network"):
         assert list(shown[group]) == list(defaults[group])  # in the same order
+
+
+def test_off_policy_settings_are_the_defaults(page: str) -> None:
+    shown = yaml.safe_load(blocks(page, "yaml")[1])
+    shared = set(BaseLearning.model_fields)
+    config = OffPolicyTraining()
+    assert shown["rollouts"] == config.rollouts.model_dump()
+    assert shown["training"] == config.training.model_dump(exclude=shared)
+    assert list(shown["training"]) == list(config.training.model_dump(exclude=shared))
 
 
 def test_options_exist(page: str) -> None:

@@ -60,7 +60,6 @@ def plan(setup: Any, state: SimState, cores: float, mib: float, replicas: int) -
     wanted[[CPU, MEMORY, REPLICAS]] = cores, mib, replicas
     low, high = setup.constants.low, setup.constants.high
     share = np.log(wanted / low) / np.log(high / low)
-    share[REPLICAS] = (replicas - low[REPLICAS]) / (high[REPLICAS] - low[REPLICAS])
     assert apply_action(setup.constants, state, (2 * share - 1).astype(np.float32))
 
 
@@ -283,8 +282,8 @@ def test_actions_are_places_between_the_bounds() -> None:
     for action, cores, mib, replicas in (
         ([-1, -1, -1], 0.128, 256, 1),
         ([1, 1, 1], 2.048, 3072, 20),
-        ([0, 0, 0], 0.512, math.sqrt(256 * 3072), 11),
-        ([9, -9, 0.1], 2.048, 256, 11),
+        ([0, 0, 0], 0.512, math.sqrt(256 * 3072), 4),  # of 20^0.5, 4.47
+        ([9, -9, 0.1], 2.048, 256, 5),
     ):
         apply_action(setup.constants, state, np.array(action, np.float32))
         np.testing.assert_allclose(state.plan, [cores, mib, replicas], rtol=1e-5)

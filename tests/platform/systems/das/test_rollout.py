@@ -9,7 +9,7 @@ import pytest
 from loadmaster.envs.gpu_scheduling.rewards import reference_scales
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
-from loadmaster.platform.bench.measurements import one_thread
+from loadmaster.models.layers import one_thread
 from loadmaster.platform.rl.rollout import INITIAL_DECISIONS, RolloutSpec
 from loadmaster.platform.systems.das.rollout import DasEngine
 from tests.models.das.builders import NETWORK, module_of
