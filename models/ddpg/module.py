@@ -40,15 +40,18 @@ class DdpgModule(TorchRLModule, TargetNetworkAPI, InferenceOnlyAPI):
     contexts: Tensor
 
     def setup(self) -> None:
-        self.settings = network_settings(
-            self.observation_space, self.action_space, self.model_config.get("network", {})
-        )
+        self.settings = self.network_settings()
         rows = self.model_config.get("contexts", 0)
         if not 0 <= rows <= MOST_CONTEXTS:
             raise InputError(f"contexts is {rows:,}; expected 0 to {MOST_CONTEXTS:,}")
         self.network = self.make_network()
         self.register_buffer("exploration", torch.zeros(2))
         self.register_buffer("contexts", torch.zeros(rows, self.settings.context))
+
+    def network_settings(self) -> DdpgSettings:
+        return network_settings(
+            self.observation_space, self.action_space, self.model_config.get("network", {})
+        )
 
     def make_network(self) -> DdpgNetwork:
         """The network with actor and critics; a subclass may add an encoder to it."""

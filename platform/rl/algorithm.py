@@ -2,15 +2,13 @@
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from gymnasium import Space
 from numpy.typing import NDArray
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.columns import Columns
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 
 from loadmaster.platform.rl.advantages import (
@@ -37,7 +35,6 @@ from loadmaster.platform.rl.learners import (
     WorkerLearners,
 )
 from loadmaster.platform.rl.rollout import (
-    RolloutEngine,
     RolloutSpec,
     Sample,
     normalised,
@@ -51,36 +48,17 @@ RATE_DECAY = 0.9  # of the running mean reward per second
 class InputDrivenConfig(EngineConfig):
     """EngineConfig with the settings of groups of rollouts and of learning from them."""
 
+    sampling: Rollouts
+    learning: Learning
+
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class or InputDriven)
-        self.groups = Rollouts()
-        self.learning = Learning()
+        self.sampling, self.learning = Rollouts(), Learning()
 
-    def input_driven(
-        self,
-        *,
-        engine: Callable[[], RolloutEngine] | None = None,
-        groups: Rollouts | None = None,
-        learning: Learning | None = None,
-    ) -> Self:
-        """`engine` builds a RolloutEngine in the process that needs it. None: as it was."""
-        self.engine = engine or self.engine
-        self.groups = groups or self.groups
-        self.learning = learning or self.learning
-        return self
-
-    def for_training(
-        self,
-        config: BaseConfig,
-        *,
-        spaces: tuple[Space[Any], Space[Any]],
-        module: RLModuleSpec,
-        engine: Callable[[], RolloutEngine],
-    ) -> Self:
+    def for_training(self, config: BaseConfig, **parts: Any) -> Self:
         assert isinstance(config, TrainingConfig)
-        super().for_training(config, spaces=spaces, module=module, engine=engine)
         self.training(lr=config.training.learning_rate.first)
-        return self.input_driven(groups=config.rollouts, learning=config.training)
+        return super().for_training(config, **parts)
 
     def get_default_learner_class(self) -> type:
         return InputDrivenLearner
@@ -197,7 +175,7 @@ class InputDriven(EngineAlgorithm):
             patterns = [f"*{pattern}" for pattern in how.weights]
             self.search = WeightSearch(self.module_weights(), patterns, how.spread, how.population)
         rng = self._rng()
-        seeds = rng.integers(FIRST_SEED, END_SEED, self.config.groups.sequences).tolist()
+        seeds = rng.integers(FIRST_SEED, END_SEED, self.config.sampling.sequences).tolist()
         points = self.search.ask(rng)
         candidates = [self.search.weights_at(point) for point in points]
         trials = [(candidate, seed) for seed in seeds for candidate in range(len(candidates))]
@@ -217,7 +195,7 @@ class InputDriven(EngineAlgorithm):
         }
 
     def _draw_specs(self) -> list[RolloutSpec]:
-        groups, horizon, rng = self.config.groups, self.config.learning.horizon, self._rng()
+        groups, horizon, rng = self.config.sampling, self.config.learning.horizon, self._rng()
         sequences = rng.integers(FIRST_SEED, END_SEED, groups.sequences)
         action_seeds = rng.integers(1 << 40, size=(groups.sequences, groups.per_sequence))
         horizon_s = horizon.at(self.iteration) if horizon else None

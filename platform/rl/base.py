@@ -15,7 +15,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from loadmaster.platform.rl.rollout import RolloutEngine
 from loadmaster.platform.rl.workers import EngineRunner, Task, wait_for_workers
-from loadmaster.platform.training.config import BaseConfig
+from loadmaster.platform.training.config import BaseConfig, BaseLearning, BaseRollouts
 
 ROLLOUTS = "rollouts"  # key of an iteration's metrics in RLlib's results
 FIRST_SEED, END_SEED = 1_000_000, 900_000_000  # sequences to learn from; others validate
@@ -25,7 +25,10 @@ Weights = Mapping[str, NDArray[Any]]
 
 
 class EngineConfig(AlgorithmConfig):
-    """RLlib's config with a rollout engine."""
+    """RLlib's config with a rollout engine, and the settings of its rollouts and of learning."""
+
+    sampling: BaseRollouts  # of an iteration
+    learning: BaseLearning
 
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class)
@@ -39,6 +42,19 @@ class EngineConfig(AlgorithmConfig):
         self.env_runner_restore_timeout_s = 60.0
         self.max_requests_in_flight_per_env_runner = 4
         self.create_local_env_runner = True
+
+    def rollout_engine(
+        self,
+        *,
+        engine: Callable[[], RolloutEngine] | None = None,
+        sampling: BaseRollouts | None = None,
+        learning: BaseLearning | None = None,
+    ) -> Self:
+        """`engine` builds a RolloutEngine in the process that needs it. None: as it was."""
+        self.engine = engine or self.engine
+        self.sampling = sampling or self.sampling
+        self.learning = learning or self.learning
+        return self
 
     def for_training(
         self,
@@ -59,8 +75,9 @@ class EngineConfig(AlgorithmConfig):
         )
         self.rl_module(rl_module_spec=module)
         self.debugging(seed=config.seed, log_level="ERROR")
-        self.engine = engine
-        return self
+        return self.rollout_engine(
+            engine=engine, sampling=config.rollouts, learning=config.training
+        )
 
     def get_default_rl_module_spec(self) -> RLModuleSpec:
         """Empty: each system defines its module."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from loadmaster.models.ddpg.perceptron import backward, without_stack
 from loadmaster.models.ddpg.settings import CONTEXT_ID, SMOOTHING
 from loadmaster.platform.rl.learner import EngineLearner
 from loadmaster.platform.rl.replay import Minibatches
+from loadmaster.platform.training.config import OffPolicyLearning
 
 ACTOR, CRITIC = "actor", "critic"  # names of the optimisers
 STEP_METRICS = ("critic_loss", "q_mean")  # of every update; the actor's loss is of fewer
@@ -42,25 +43,14 @@ class DdpgLearner(EngineLearner):
         Each of `drawn` has the shape (updates, minibatch). `first` is the number of the first
         update in the run, by which the actor is delayed; `seed` is that of the smoothing.
         """
-        began, number = time.perf_counter(), first
-        update = Update(self.module[DEFAULT_MODULE_ID].unwrapped(), self._optimizers(), self.config)
+        began = time.perf_counter()
+        learning = self.config.learning
+        update = Update(self.module[DEFAULT_MODULE_ID].unwrapped(), self._optimizers(), learning)
         rng = torch.Generator().manual_seed(seed)
-        steps: list[Tensor] = []
-        actor_losses: list[Tensor] = []
-        with torch.no_grad():
-            for minibatches in drawn:
-                columns = self._columns(minibatches, rng)
-                for place in range(len(minibatches.rewards)):
-                    batch = {name: column[place] for name, column in columns.items()}
-                    steps += update.critic(batch)
-                    if number % self.config.learning.actor_delay == 0:
-                        actor_losses.append(update.actor(batch))
-                        update.targets()
-                    number += 1
-        values = torch.stack(steps).view(-1, len(STEP_METRICS)).mean(0).tolist()
-        metrics = dict(zip(STEP_METRICS, values, strict=True))
-        if actor_losses:
-            metrics["actor_loss"] = float(torch.stack(actor_losses).mean())
+        chunks = (self._columns(minibatches, rng) for minibatches in drawn)
+        metrics = take_updates(
+            update, chunks, first, learning.actor_delay, actor_start=learning.actor_start
+        )
         return {**metrics, "gradient_seconds": time.perf_counter() - began}
 
     def _optimizers(self) -> dict[str, torch.optim.Optimizer]:
@@ -72,21 +62,8 @@ class DdpgLearner(EngineLearner):
         return found
 
     def _columns(self, drawn: Minibatches, rng: torch.Generator) -> dict[str, Tensor]:
-        """Columns (updates, minibatch, ...) on the learner's device, under RLlib's names."""
-        learning = self.config.learning
-        columns: dict[str, NDArray[Any]] = {
-            Columns.OBS: drawn.observations,
-            Columns.ACTIONS: drawn.actions,
-            Columns.REWARDS: drawn.rewards,
-            Columns.NEXT_OBS: drawn.next_observations,
-            Columns.TERMINATEDS: drawn.terminated,
-        }
-        if CONTEXT_ID in drawn.integers:
-            columns[CONTEXT_ID] = drawn.integers[CONTEXT_ID]
-        found = {name: torch.from_numpy(column) for name, column in columns.items()}
-        if learning.smoothing:
-            noise = torch.randn(drawn.actions.shape, generator=rng) * learning.smoothing
-            found[SMOOTHING] = noise.clamp(-learning.smoothing_clip, learning.smoothing_clip)
+        """Columns (updates, minibatch, ...) on the learner's device."""
+        found = minibatch_columns(drawn, self.config.learning, rng)
         return {name: column.to(self.device) for name, column in found.items()}
 
     def compute_loss_for_module(
@@ -97,9 +74,45 @@ class DdpgLearner(EngineLearner):
         loss = critic_loss(module, batch, self.config.learning.gamma)
         critic = module.network.critic.requires_grad_(False)
         try:
-            return loss + actor_loss(module, batch)
+            return loss + actor_loss(module, batch, self.config.learning.action_cost)
         finally:
             critic.requires_grad_(True)
+
+
+def minibatch_columns(
+    drawn: Minibatches, learning: OffPolicyLearning, rng: torch.Generator
+) -> dict[str, Tensor]:
+    """Columns (updates, minibatch, ...) under RLlib's names, with the noise of the smoothing."""
+    columns: dict[str, NDArray[Any]] = {
+        Columns.OBS: drawn.observations,
+        Columns.ACTIONS: drawn.actions,
+        Columns.REWARDS: drawn.rewards,
+        Columns.NEXT_OBS: drawn.next_observations,
+        Columns.TERMINATEDS: drawn.terminated,
+    }
+    if CONTEXT_ID in drawn.integers:
+        columns[CONTEXT_ID] = drawn.integers[CONTEXT_ID]
+    found = {name: torch.from_numpy(column) for name, column in columns.items()}
+    if learning.smoothing:
+        noise = torch.randn(drawn.actions.shape, generator=rng) * learning.smoothing
+        found[SMOOTHING] = noise.clamp(-learning.smoothing_clip, learning.smoothing_clip)
+    return found
+
+
+class UpdateSettings(Protocol):
+    """What an update reads of the settings of learning."""
+
+    @property
+    def gamma(self) -> float: ...
+
+    @property
+    def soft_update(self) -> float: ...
+
+    @property
+    def gradient_clip(self) -> float | None: ...
+
+    @property
+    def action_cost(self) -> float: ...
 
 
 class Update:
@@ -109,9 +122,12 @@ class Update:
     """
 
     def __init__(
-        self, module: DdpgModule, optimizers: Mapping[str, torch.optim.Optimizer], config: Any
+        self,
+        module: DdpgModule,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        learning: UpdateSettings,
     ) -> None:
-        self._module, self._learning = module, config.learning
+        self._module, self._learning = module, learning
         self._network, self._target = module.network.tables(), module.target_network.tables()
         self._first_critic = self._network.first_critic
         clip = self._learning.gradient_clip
@@ -120,9 +136,12 @@ class Update:
 
     def critic(self, batch: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Step along the gradient of `critic_loss`; the loss and the mean value."""
-        network, rows = self._network, len(batch[Columns.REWARDS])
         following = self._module.forward_target(batch, self._target)[Columns.VF_PREDS]
-        target = _target(batch, following, self._learning.gamma)
+        return self._fit_critic(batch, bellman_target(batch, following, self._learning.gamma))
+
+    def _fit_critic(self, batch: dict[str, Tensor], target: Tensor) -> tuple[Tensor, Tensor]:
+        """Step towards the targets (B, 1); the loss and the mean value."""
+        network, rows = self._network, len(target)
         context = self._module.context_of(batch)
         values, inputs = network.value(batch[Columns.OBS], batch[Columns.ACTIONS], context)
         error = values - target
@@ -143,6 +162,9 @@ class Update:
         _, of_input = backward(self._first_critic, inputs, ahead, of_tables=False, of_input=True)
         first = network.settings.observation
         of_actions = of_input[:, first : first + network.settings.action]
+        cost = self._learning.action_cost
+        if cost:
+            of_actions = of_actions + actions * (2 * cost / len(actions))
         gradients, _ = backward(network.actor, layers, of_actions * (1 - actions.square()))
         self._actor_step.take(gradients)
         return -values.mean()
@@ -154,6 +176,38 @@ class Update:
             (self._target.critic, self._network.critic),
         ):
             torch._foreach_lerp_(target.all, network.all, self._learning.soft_update)
+
+
+def take_updates(
+    update: Update,
+    chunks: Iterable[Mapping[str, Tensor]],
+    first: int,
+    actor_delay: int,
+    actor_start: int = 0,
+) -> dict[str, float]:
+    """Take an update for each minibatch of columns (updates, minibatch, ..); mean metrics.
+
+    `first` is the number of the first update, by which the actor is delayed; before update
+    `actor_start` only the critic learns.
+    """
+    steps: list[Tensor] = []
+    actor_losses: list[Tensor] = []
+    number = first
+    with torch.no_grad():
+        for columns in chunks:
+            for place in range(len(columns[Columns.REWARDS])):
+                batch = {name: column[place] for name, column in columns.items()}
+                steps += update.critic(batch)
+                if number % actor_delay == 0:
+                    if number >= actor_start:
+                        actor_losses.append(update.actor(batch))
+                    update.targets()
+                number += 1
+    values = torch.stack(steps).view(-1, len(STEP_METRICS)).mean(0).tolist()
+    metrics = dict(zip(STEP_METRICS, values, strict=True))
+    if actor_losses:
+        metrics["actor_loss"] = float(torch.stack(actor_losses).mean())
+    return metrics
 
 
 class AdamStep:
@@ -200,20 +254,26 @@ def critic_loss(module: DdpgModule, batch: dict[str, Any], gamma: float) -> Tens
     Lillicrap et al. 2016, algorithm 1; of two critics the lower makes the target (Fujimoto et al.
     2018, eq. 10).
     """
-    target = _target(batch, module.forward_target(batch)[Columns.VF_PREDS], gamma)
+    target = bellman_target(batch, module.forward_target(batch)[Columns.VF_PREDS], gamma)
     context = module.context_of(batch)
     values = module.network.value(batch[Columns.OBS], batch[Columns.ACTIONS], context)
     return (values - target.squeeze(1)).square().mean(1).sum()
 
 
-def actor_loss(module: DdpgModule, batch: dict[str, Any]) -> Tensor:
-    """Negated mean value of the actor's actions by the first critic."""
+def actor_loss(module: DdpgModule, batch: dict[str, Any], action_cost: float = 0.0) -> Tensor:
+    """Negated mean value of the actor's actions by the first critic, and what their size costs.
+
+    Its gradient reaches contexts through the actions alone: through the critic, a context would
+    raise the values instead of the actions' worth.
+    """
     context = module.context_of(batch)
     actions = module.network.act(batch[Columns.OBS], context)
-    return -module.network.value(batch[Columns.OBS], actions, context)[0].mean()
+    judged = None if context is None else context.detach()
+    value = module.network.value(batch[Columns.OBS], actions, judged)[0].mean()
+    return action_cost * actions.square().sum(1).mean() - value
 
 
-def _target(batch: Mapping[str, Tensor], following: Tensor, gamma: float) -> Tensor:
+def bellman_target(batch: Mapping[str, Tensor], following: Tensor, gamma: float) -> Tensor:
     """(B, 1) reward and discounted value of what follows, unless the episode terminated."""
     factor = (1 - batch[Columns.TERMINATEDS]).mul_(gamma)
     return torch.addcmul(batch[Columns.REWARDS], factor, following.squeeze(1)).unsqueeze(1)

@@ -1,15 +1,13 @@
 """Learning from a replay of all transitions so far, on RLlib's workers and learner."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
-from gymnasium import Space
 from numpy.typing import NDArray
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.metrics import LEARNER_RESULTS
 
 from loadmaster.envs.errors import InputError
@@ -25,12 +23,10 @@ from loadmaster.platform.rl.base import (
 )
 from loadmaster.platform.rl.ddpg import DdpgLearner
 from loadmaster.platform.rl.replay import Layout, Minibatches, Position, Replay
-from loadmaster.platform.rl.rollout import Recording, RolloutEngine, RolloutSpec, summary_metrics
+from loadmaster.platform.rl.rollout import Recording, RolloutSpec, summary_metrics
 from loadmaster.platform.training.config import (
-    BaseConfig,
     Episodes,
     OffPolicyLearning,
-    OffPolicyTraining,
 )
 
 REPLAY = "replay"  # folder in the run's, or in a checkpoint; key of its position in a state
@@ -42,35 +38,12 @@ NETWORK, TARGET = "network.", "target_network."  # prefixes of weights
 class OffPolicyConfig(EngineConfig):
     """EngineConfig with the settings of episodes and of learning from a replay."""
 
+    sampling: Episodes
+    learning: OffPolicyLearning
+
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class or OffPolicy)
-        self.rollouts = Episodes()
-        self.learning = OffPolicyLearning()
-
-    def off_policy(
-        self,
-        *,
-        engine: Callable[[], RolloutEngine] | None = None,
-        rollouts: Episodes | None = None,
-        learning: OffPolicyLearning | None = None,
-    ) -> Self:
-        """`engine` builds a RolloutEngine in the process that needs it. None: as it was."""
-        self.engine = engine or self.engine
-        self.rollouts = rollouts or self.rollouts
-        self.learning = learning or self.learning
-        return self
-
-    def for_training(
-        self,
-        config: BaseConfig,
-        *,
-        spaces: tuple[Space[Any], Space[Any]],
-        module: RLModuleSpec,
-        engine: Callable[[], RolloutEngine],
-    ) -> Self:
-        assert isinstance(config, OffPolicyTraining)
-        super().for_training(config, spaces=spaces, module=module, engine=engine)
-        return self.off_policy(rollouts=config.rollouts, learning=config.training)
+        self.sampling, self.learning = Episodes(), OffPolicyLearning()
 
     def get_default_learner_class(self) -> type:
         return DdpgLearner
@@ -118,7 +91,7 @@ class OffPolicy(EngineAlgorithm):
 
     def draw_specs(self) -> list[RolloutSpec]:
         """The iteration's episodes; a subclass may choose their contexts."""
-        rng, count = self._rng(), self.config.rollouts.episodes
+        rng, count = self._rng(), self.config.sampling.episodes
         sequences = rng.integers(FIRST_SEED, END_SEED, count)
         action_seeds = rng.integers(1 << 40, size=count)
         return [

@@ -21,8 +21,9 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,6 +71,16 @@ class Minibatches(NamedTuple):
     next_observations: Floats
     terminated: Floats  # 1 if the episode ended with the transition, else 0
     integers: dict[str, NDArray[np.int64]]
+
+
+class StoredEpisode(NamedTuple):
+    """A whole episode of a replay, as `Replay.append` takes it."""
+
+    observations: Floats
+    actions: Floats
+    rewards: Floats
+    last: Floats | None
+    integers: dict[str, int]
 
 
 class Replay:
@@ -187,6 +198,11 @@ class Replay:
             column[places] = integers[name]
         self.rows += count
 
+    def rows_at(self, places: NDArray[np.int64]) -> Floats:
+        """Copies of rows by their numbers since the beginning; the oldest may be replaced."""
+        found: Floats = self._rows[places % self.slots]
+        return found
+
     def _check_space(self, count: int) -> None:
         if count > self.capacity:
             raise InputError(
@@ -225,6 +241,29 @@ class Replay:
                 for name, column in self._integers.items()
             },
         )
+
+    def episodes(self) -> Iterator[StoredEpisode]:
+        """Whole episodes, oldest first; one whose first rows were replaced is left out."""
+        oldest = self.rows - self.length
+        slots = np.arange(oldest, self.rows) % self.slots
+        bounds = (1 + np.flatnonzero(self._kinds[slots] != STEP)).tolist()
+        # The row before the oldest one is still there, in the reserve.
+        if oldest == 0 or self._kinds[(oldest - 1) % self.slots] != STEP:
+            bounds = [0, *bounds]
+        width = self.layout.observation
+        for first, end in pairwise(bounds):
+            rows = self._rows[slots[first:end]]
+            truncated = self._kinds[slots[end - 1]] == LAST
+            steps = len(rows) - int(truncated)
+            yield StoredEpisode(
+                observations=rows[:steps, :width],
+                actions=rows[:steps, width:-1],
+                rewards=rows[:steps, -1],
+                last=rows[-1, :width] if truncated else None,
+                integers={
+                    name: int(column[slots[first]]) for name, column in self._integers.items()
+                },
+            )
 
     def save(self) -> Position:
         """Write the rows to disk, before the checkpoint that refers to them."""

@@ -63,9 +63,9 @@ def make_envs(count: int, horizon_s: float | None) -> SyncVectorEnv:
 
 
 def test_actions_follow_the_context() -> None:
-    config = OffPolicyConfig(algo_class=ByKind).off_policy(
+    config = OffPolicyConfig(algo_class=ByKind).rollout_engine(
         engine=partial(VectorEngine, make_envs, context_of=kind_of),
-        rollouts=Episodes(workers=0, episodes=6),
+        sampling=Episodes(workers=0, episodes=6),
         learning=OffPolicyLearning(
             warm_up=240, gamma=0.1, soft_update=0.05, actor_learning_rate=3e-3
         ),

@@ -157,7 +157,7 @@ def vaults_config(
     config.rl_module(rl_module_spec=RLModuleSpec(module_class=Keyholders))
     config.debugging(seed=seed, log_level="ERROR")
     groups = Rollouts(workers=workers, sequences=16, per_sequence=2)
-    config.input_driven(engine=make_engine, groups=groups, learning=learning)
+    config.rollout_engine(engine=make_engine, sampling=groups, learning=learning)
     kind = learning.critic.kind
     seen = {"sees_actions": kind == "q", "agents": tuple(agents)}
     critic = RLModuleSpec(module_class=VaultCritic, model_config=seen)

@@ -76,8 +76,8 @@ def tolls_config(learning: Learning) -> InputDrivenConfig:
     config.rl_module(rl_module_spec=RLModuleSpec(module_class=LaneModule))
     config.debugging(seed=3, log_level="ERROR")
     groups = Rollouts(workers=0, sequences=4, per_sequence=4)
-    return config.input_driven(
-        engine=partial(VectorEngine, make_envs), groups=groups, learning=learning
+    return config.rollout_engine(
+        engine=partial(VectorEngine, make_envs), sampling=groups, learning=learning
     )
 
 

@@ -25,7 +25,7 @@ LEARNING: dict[str, Any] = {"soft_update": 0.1, "actor_learning_rate": 1e-2}
 
 
 def learner_of(network: dict[str, Any], **learning: Any) -> DdpgLearner:
-    config = OffPolicyConfig().off_policy(learning=OffPolicyLearning(**LEARNING, **learning))
+    config = OffPolicyConfig().rollout_engine(learning=OffPolicyLearning(**LEARNING, **learning))
     spaces_of = tuple(spaces.Box(-1, 1, (size,), np.float32) for size in (OBSERVATION, ACTION))
     config.environment(observation_space=spaces_of[0], action_space=spaces_of[1])
     sizes = {"network": {"actor": [16, 8], "critic": [16, 8], **network}}
