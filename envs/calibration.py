@@ -85,6 +85,8 @@ class Tuning:
     path: Path  # the file that Loadmaster ships
     tunable: tuple[str, ...]
     prepare: Callable[[Any], TuningProblem[Any]]  # of the environment's settings
+    # Settings for each member of a set alone, such as an application; None: there are no sets.
+    each: Callable[[Any], Sequence[Any]] | None = None
 
 
 def nearest_entry(

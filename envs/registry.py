@@ -45,6 +45,8 @@ PARTS = {
     "load_policy": Part(PLATFORM, "evaluation", "load_policy"),
     "replay": Part(PLATFORM, "replay", "REPLAY"),
     "bench": Part(PLATFORM, "bench", "measure"),
+    "adaptation": Part(PLATFORM, "adaptation", "ADAPTATION"),  # of a policy to one application
+    "adaptation_bench": Part(PLATFORM, "adaptation_bench", "measure"),
 }
 
 
@@ -87,6 +89,11 @@ class System:
 
 SYSTEMS = (
     System(
+        "aware",
+        "pod_scaling",
+        "One agent for all applications scales pods by margins it adapts to each.",
+    ),
+    System(
         "das",
         "gpu_scheduling",
         "Two agents order waiting GPU jobs and place them on machines.",
@@ -102,8 +109,6 @@ SYSTEMS = (
         "A network over sampled subgraphs scales every task of a streaming job.",
     ),
 )
-# Without a trained policy yet: only rules decide in their environments.
-UNTRAINED = (System("aware", "pod_scaling", "Scales the pods of an application."),)
 
 
 def systems() -> dict[str, System]:
@@ -231,7 +236,7 @@ class EnvironmentSpec:
 
 def environments() -> dict[str, EnvironmentSpec]:
     """Every built-in environment, by name."""
-    names = sorted({system.environment for system in (*SYSTEMS, *UNTRAINED)})
+    names = sorted({system.environment for system in SYSTEMS})
     return {name: resolve(f"loadmaster.envs.{name}:SPEC") for name in names}
 
 

@@ -1,6 +1,6 @@
 """Typed settings: closed records, one-line errors, and parsing of `a.b=c` overrides."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, ClassVar, TypeVar, get_args
 
 import yaml
@@ -76,6 +76,19 @@ def in_words(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         (name, f"{value:g}" if isinstance(value, float) else str(value))
         for name, value in values.items()
     ]
+
+
+def changed_in_words(
+    settings: BaseModel, excluded: Set[str], **described: str
+) -> list[tuple[str, str]]:
+    """Names and values of settings away from their defaults; those `described` in these words."""
+    values = settings.model_dump(mode="json", exclude_defaults=True, exclude=set(excluded))
+    return in_words(values | {name: words for name, words in described.items() if words})
+
+
+def one_or_more(value: Any) -> Any:
+    """A single item, as a text or a mapping, as a list of one; for validators of lists."""
+    return [value] if isinstance(value, (str, Mapping)) else value
 
 
 def _unknown_setting(kind: type[BaseModel], path: Sequence[int | str]) -> InputError:

@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 # Of a module's training pass; RLlib has none of these names.
 ENTROPY = "entropy"  # column
 DECISION = "decision"  # column: row of the batch, where a decision has several log-probabilities
@@ -49,3 +52,5 @@ class Proposal(NamedTuple):
 
     decision: Any
     explanation: Explanation
+    memory: NDArray[np.float32] | None = None  # 1-D: what the policy remembers of the tenant
+    unknown: str = ""  # why the policy leaves the decision to the rule; "": it does not

@@ -1,7 +1,7 @@
 """Short descriptions of an episode's settings, for titles."""
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.settings import in_words
+from loadmaster.envs.settings import changed_in_words
 
 
 def describe_episode(settings: DagSchedulingSettings) -> str:
@@ -23,9 +23,7 @@ def describe_episode(settings: DagSchedulingSettings) -> str:
 def changed_settings(settings: DagSchedulingSettings) -> list[tuple[str, str]]:
     """List (name, value) of settings away from their defaults, except those titles always show."""
     excluded = {"workload", "data", "max_jobs", "max_stages", "max_edges"}
-    values = settings.model_dump(mode="json", exclude_defaults=True, exclude=excluded)
-    classes = settings.executor_classes
-    if classes:
-        values.pop("executors", None)  # implied by the classes
-        values["executor_classes"] = "+".join(f"{c.count}x{c.cpu:g}/{c.memory:g}" for c in classes)
-    return in_words(values)
+    if settings.executor_classes:
+        excluded.add("executors")  # implied by the classes
+    classes = (f"{c.count}x{c.cpu:g}/{c.memory:g}" for c in settings.executor_classes)
+    return changed_in_words(settings, excluded, executor_classes="+".join(classes))

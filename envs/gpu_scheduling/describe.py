@@ -2,7 +2,7 @@
 
 from loadmaster.envs.errors import counted
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, GpuType, MachineGroup
-from loadmaster.envs.settings import in_words
+from loadmaster.envs.settings import changed_in_words
 
 
 def describe_episode(settings: GpuSchedulingSettings, recorded: int | None = None) -> str:
@@ -23,14 +23,10 @@ def describe_episode(settings: GpuSchedulingSettings, recorded: int | None = Non
 def changed_settings(settings: GpuSchedulingSettings) -> list[tuple[str, str]]:
     """Names and values of changed settings, apart from those in the title."""
     shown = {"workload", "data", "cluster", "machines", "gpu_types", "max_queue", "history"}
-    values = settings.model_dump(mode="json", exclude_defaults=True, exclude=shown)
-    if settings.machines:
-        values["machines"] = "+".join(_group(group) for group in settings.machines)
-    elif settings.cluster != "small":
-        values["cluster"] = settings.cluster
-    if settings.gpu_types:
-        values["gpu_types"] = "+".join(_gpu(gpu) for gpu in settings.gpu_types)
-    return in_words(values)
+    machines = "+".join(_group(group) for group in settings.machines)
+    named = settings.cluster if not machines and settings.cluster != "small" else ""
+    gpu_types = "+".join(_gpu(gpu) for gpu in settings.gpu_types)
+    return changed_in_words(settings, shown, machines=machines, cluster=named, gpu_types=gpu_types)
 
 
 def _jobs(settings: GpuSchedulingSettings, recorded: int | None) -> str:

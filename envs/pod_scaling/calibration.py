@@ -70,14 +70,21 @@ def tuned_for(settings: PodScalingSettings, setup: Setup) -> str:
 
 
 def untuned_baselines(settings: PodScalingSettings, setup: Setup) -> tuple[str, ...]:
-    """Names of the rules that were not tuned for these applications; of `test` by `train`."""
+    """Names of the rules that were not tuned for these applications; of `test` by `train`.
+
+    A set counts as tuned for if it is as a whole, or if each of its applications is.
+    """
     name = tuned_for(settings, setup)
     own = {name, TRAIN if name == TEST else name}
-    found = {rule: _nearest(rule, settings, name) for rule in BASELINES}
+    members = {application.name for application in setup.applications}
+    entries = cached_entries(settings.calibration or SHIPPED_PATH, Calibration)
+
+    def is_tuned(rule: str) -> bool:
+        known = {entry.application for entry in entries if entry.baseline == rule}
+        return bool(known & own) or members <= known
+
     return tuple(
-        name
-        for name, entry in found.items()
-        if BASELINES[name].rule != RANDOM and (entry is None or entry.application not in own)
+        rule for rule in BASELINES if BASELINES[rule].rule != RANDOM and not is_tuned(rule)
     )
 
 

@@ -1,8 +1,9 @@
-"""Short descriptions of an episode's settings, for titles."""
+"""Short descriptions of an episode's settings, for titles, and of decisions."""
 
 from loadmaster.envs.errors import counted
 from loadmaster.envs.pod_scaling.settings import PodScalingSettings, Shift
-from loadmaster.envs.settings import in_words
+from loadmaster.envs.pod_scaling.state import CPU, MEMORY, REPLICAS, Floats
+from loadmaster.envs.settings import changed_in_words
 
 _DESCRIBED = frozenset({"application", "steps", "shift"})
 
@@ -22,11 +23,8 @@ def describe_episode(settings: PodScalingSettings, applications: int) -> str:
 
 def changed_settings(settings: PodScalingSettings) -> list[tuple[str, str]]:
     """Names and values of settings away from their defaults, except those titles always show."""
-    excluded = {"workload", "data", "calibration"}
-    values = settings.model_dump(mode="json", exclude_defaults=True, exclude=excluded)
-    if settings.shift:
-        values["shift"] = " and ".join(map(describe_shift, settings.shift))
-    return in_words(values)
+    shift = " and ".join(map(describe_shift, settings.shift))
+    return changed_in_words(settings, {"workload", "data", "calibration"}, shift=shift)
 
 
 def describe_shift(shift: Shift) -> str:
@@ -35,3 +33,20 @@ def describe_shift(shift: Shift) -> str:
         return f"application {shift.value} from step {shift.step}"
     amount = shift.value if shift.value in ("high", "low") else f"x{float(shift.value):g}"
     return f"{shift.kind} {amount} from step {shift.step}"
+
+
+def describe_plan(before: Floats, after: Floats) -> str:
+    """What a decision changes; both are (PLAN_COLUMNS,) plans."""
+    parts = [
+        f"{name} {old:g} to {new:g}{unit}"
+        for name, old, new, unit in (
+            ("replicas", before[REPLICAS], after[REPLICAS], ""),
+            ("CPU", round(1000 * before[CPU]), round(1000 * after[CPU]), "m"),
+            ("memory", round(before[MEMORY]), round(after[MEMORY]), " MiB"),
+        )
+        if old != new
+    ]
+    if not parts:
+        held = f"{round(1000 * before[CPU])}m and {round(before[MEMORY])} MiB"
+        return f"held {counted(int(before[REPLICAS]), 'replica')} with {held}"
+    return "changed " + ", ".join(parts)

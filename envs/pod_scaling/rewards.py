@@ -8,13 +8,13 @@ give opposite roles; here both have names. With a small weight on SP it pays to 
 `slo_weight` is 0.5 or more. At the default weights a step is worth at most 2.
 """
 
-from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.compiled import compiled
 from loadmaster.envs.pod_scaling.state import SimConstants
 
 RESOURCES = 2  # CPU and memory
 
 
-@njit_internal
+@compiled
 def slo_preservation(slo_s: float, p99_s: float) -> float:
     """SP: 1 while the SLO holds, also without any request."""
     if p99_s <= slo_s:
@@ -22,7 +22,7 @@ def slo_preservation(slo_s: float, p99_s: float) -> float:
     return slo_s / p99_s
 
 
-@njit_internal
+@compiled
 def step_reward(
     constants: SimConstants, preserved: float, cpu_use: float, memory_use: float
 ) -> float:

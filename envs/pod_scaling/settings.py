@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     PositiveFloat,
@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from loadmaster.envs.settings import Settings
+from loadmaster.envs.settings import Settings, one_or_more
 
 INTERVAL_S = 15  # of the simulation
 STEP_INTERVALS = 4  # of a control step
@@ -73,7 +73,7 @@ class PodScalingSettings(Settings):
     data: Path | None = None  # trace file or folder; None: LOADMASTER_DATA
     load: Literal["high", "low"] = "high"  # level of generated loads
     load_scale: PositiveFloat = 1.0  # factor of any load
-    shift: tuple[Shift, ...] = ()
+    shift: Annotated[tuple[Shift, ...], BeforeValidator(one_or_more)] = ()
     steps: PositiveInt = 100  # control steps of 60 s
 
     actions: Literal["continuous", "discrete"] = "continuous"
@@ -109,11 +109,6 @@ class PodScalingSettings(Settings):
     slo_weight: float = Field(default=0.5, ge=0.5, le=1)
     use_weight: float = Field(default=0.5, ge=0, le=1)
     calibration: Path | None = None  # tuned rules' parameters; None: those shipped
-
-    @field_validator("shift", mode="before")
-    @classmethod
-    def _one_shift(cls, value: Any) -> Any:
-        return [value] if isinstance(value, (str, Mapping)) else value
 
     @model_validator(mode="after")
     def _combinations(self) -> PodScalingSettings:

@@ -129,4 +129,10 @@ def _describe(baseline: Baseline, reward: float) -> str:
     return f"{', '.join(words)}: reward {reward:.4f}"
 
 
-TUNING = Tuning(path=SHIPPED_PATH, tunable=tuple(SPACES), prepare=prepare)
+def each_application(settings: PodScalingSettings) -> list[PodScalingSettings]:
+    """Settings for every application of the set alone."""
+    names = [application.name for application in build_setup(settings).applications]
+    return [settings.model_copy(update={"application": name}) for name in names]
+
+
+TUNING = Tuning(path=SHIPPED_PATH, tunable=tuple(SPACES), prepare=prepare, each=each_application)

@@ -9,7 +9,12 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.pod_scaling.applications import Application
 from loadmaster.envs.pod_scaling.env import PodScalingEnv
-from loadmaster.envs.pod_scaling.episode import EpisodeResult, build_episode, episode_result
+from loadmaster.envs.pod_scaling.episode import (
+    Episode,
+    EpisodeResult,
+    build_episode,
+    episode_result,
+)
 from loadmaster.envs.pod_scaling.episode_runner import decide_and_advance, warm_up
 from loadmaster.envs.pod_scaling.observation import Observation, blank_observation, observe
 from loadmaster.envs.pod_scaling.settings import STEP_INTERVALS, WARM_UP_STEPS
@@ -37,7 +42,7 @@ def _step_batch(
 ) -> None:
     """Act and advance where `deciding`, and observe every episode."""
     for i in range(len(deciding)):
-        state = _state_of(states, i)
+        state = state_of(states, i)
         legal[i] = True
         if deciding[i]:
             legal[i] = decide_and_advance(constants, state, actions[i])
@@ -46,7 +51,7 @@ def _step_batch(
 
 
 @njit_internal
-def _state_of(s: SimState, i: int) -> SimState:
+def state_of(s: SimState, i: int) -> SimState:
     """Views of episode i's tables."""
     return SimState(
         s.clock[i], s.requests[i], s.plan[i], s.pods[i], s.nodes[i], s.totals[i], s.rows[i],
@@ -86,12 +91,15 @@ class PodScalingVectorEnv(EpisodeVectorEnv[NDArray[Any]]):
         return episode_result(state, application, "environment", seed)
 
     def _start(self, index: int, seed: int) -> None:
-        episode = build_episode(self.settings, self.setup, seed)
+        episode = self._episode(seed)
         warm_up(self.setup.constants, episode.state)
         tables: Iterable[NDArray[Any]] = self._states
         for table, own in zip(tables, episode.state, strict=True):
             table[index] = own
         self._applications[index] = episode.application
+
+    def _episode(self, seed: int) -> Episode:
+        return build_episode(self.settings, self.setup, seed)
 
     def _run(self, actions: NDArray[Any], deciding: Mask) -> tuple[Mask, Mask]:
         over = np.zeros(self.num_envs, np.bool_)

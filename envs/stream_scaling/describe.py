@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.errors import counted
-from loadmaster.envs.settings import in_words
+from loadmaster.envs.settings import changed_in_words
 from loadmaster.envs.stream_scaling.jobs import Job
 from loadmaster.envs.stream_scaling.settings import DAY_MIN, Fault, StreamScalingSettings
 
@@ -26,11 +26,8 @@ def describe_episode(settings: StreamScalingSettings, job: Job) -> str:
 
 def changed_settings(settings: StreamScalingSettings) -> list[tuple[str, str]]:
     """Names and values of settings away from their defaults, except those titles always show."""
-    excluded = {"workload", "data", "calibration"}
-    values = settings.model_dump(mode="json", exclude_defaults=True, exclude=excluded)
-    if settings.faults:
-        values["faults"] = " and ".join(map(describe_fault, settings.faults))
-    return in_words(values)
+    faults = " and ".join(map(describe_fault, settings.faults))
+    return changed_in_words(settings, {"workload", "data", "calibration"}, faults=faults)
 
 
 def describe_fault(fault: Fault) -> str:

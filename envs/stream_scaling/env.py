@@ -2,10 +2,7 @@
 
 from typing import Any
 
-import gymnasium
-import numpy as np
-from numpy.typing import NDArray
-
+from loadmaster.envs.episode_env import EpisodeEnv
 from loadmaster.envs.settings import build_settings
 from loadmaster.envs.stream_scaling.actions import action_space
 from loadmaster.envs.stream_scaling.episode import EpisodeResult, build_setup
@@ -16,10 +13,8 @@ from loadmaster.envs.stream_scaling.rewards import reward_sum
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.state import RESTARTS
 
-ObservationDict = dict[str, NDArray[Any]]
 
-
-class StreamScalingEnv(gymnasium.Env[ObservationDict, NDArray[np.float32]]):
+class StreamScalingEnv(EpisodeEnv[EpisodeRunner]):
     """Set the parallelism of every task of a streaming job.
 
     ## Description
@@ -56,51 +51,23 @@ class StreamScalingEnv(gymnasium.Env[ObservationDict, NDArray[np.float32]]):
     v0: first release.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012 (Gymnasium declares it so)
-
     def __init__(self, custom_job: Job | None = None, **settings: Any) -> None:
         self.settings = build_settings(StreamScalingSettings, settings)
         self.setup = build_setup(self.settings, custom_job)
         blank = blank_observation(self.setup.tables, self.setup.job.levels, self.settings.history)
         self.observation_space = observation_space(blank)
         self.action_space = action_space(len(self.setup.job.tasks))
-        self._runner: EpisodeRunner | None = None
-        self._rewarded = 0.0
-
-    @property
-    def runner(self) -> EpisodeRunner:
-        if self._runner is None:
-            raise gymnasium.error.ResetNeeded("no episode was started: call reset() first")
-        return self._runner
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[ObservationDict, dict[str, Any]]:
-        """Start the episode of `seed`; without one, of the next number of the generator."""
-        super().reset(seed=seed)
-        chosen = seed if seed is not None else int(self.np_random.integers(1 << 31))
-        self._runner, self._rewarded = EpisodeRunner(self.settings, self.setup, chosen), 0.0
-        return self._observation(), {"seed": chosen, **self._info()}
-
-    def step(
-        self, action: NDArray[np.float32]
-    ) -> tuple[ObservationDict, float, bool, bool, dict[str, Any]]:
-        if self._runner is None or self._runner.over:
-            raise gymnasium.error.ResetNeeded("no episode is in progress: call reset() first")
-        runner = self._runner
-        legal = runner.decide(np.asarray(action, np.float32))
-        total = float(reward_sum(self.settings, runner.episode.state.sums))
-        reward = (total - self._rewarded) / self.settings.decide_every_min
-        self._rewarded = total
-        return self._observation(), reward, False, runner.over, {"legal": legal, **self._info()}
+        self._reward_unit = float(self.settings.decide_every_min)
 
     def result(self) -> EpisodeResult:
         """The outcome so far."""
         return self.runner.result("environment")
 
-    def _observation(self) -> ObservationDict:
-        """Copy the tables, which every step overwrites."""
-        return {name: table.copy() for name, table in self.runner.view._asdict().items()}
+    def _start(self, seed: int) -> EpisodeRunner:
+        return EpisodeRunner(self.settings, self.setup, seed)
+
+    def _reward_so_far(self) -> float:
+        return float(reward_sum(self.settings, self.runner.episode.state.sums))
 
     def _info(self) -> dict[str, Any]:
         restarts = int(self.runner.episode.state.clock[RESTARTS])

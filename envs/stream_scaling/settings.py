@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
+    BeforeValidator,
     Field,
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
-    field_validator,
     model_validator,
 )
 
-from loadmaster.envs.settings import Settings
+from loadmaster.envs.settings import Settings, one_or_more
 
 DAY_MIN = 1440
 WEEK_MIN = 7 * DAY_MIN
@@ -86,17 +85,12 @@ class StreamScalingSettings(Settings):
     checkpoint_min: PositiveInt = 1
     metric_noise: NonNegativeFloat = 0.02  # standard deviation, relative
     missing_metrics: float = Field(default=0.0, ge=0, le=1)  # share of minutes without pending
-    faults: tuple[Fault, ...] = ()
+    faults: Annotated[tuple[Fault, ...], BeforeValidator(one_or_more)] = ()
 
     latency_weight: float = Field(default=0.7, ge=0, le=1)  # lambda
     latency_scale_min: PositiveFloat = 1.0
     latency_target_min: PositiveFloat = 1.0
     calibration: Path | None = None  # tuned rules' parameters; None: those shipped
-
-    @field_validator("faults", mode="before")
-    @classmethod
-    def _one_fault(cls, value: Any) -> Any:
-        return [value] if isinstance(value, (str, Mapping)) else value
 
     @model_validator(mode="after")
     def _combinations(self) -> StreamScalingSettings:

@@ -1,6 +1,5 @@
 """Applications: the generated set, the published list, files and payloads."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +8,7 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.pod_scaling.application_files import FILE, load_applications
 from loadmaster.envs.pod_scaling.applications import SEGMENTS, compose, generated, generated_split
-
-DATA = os.environ.get("LOADMASTER_DATA")
+from tests.traces import needs_traces
 
 
 def test_generated_set_is_distinct_and_split() -> None:
@@ -124,7 +122,7 @@ def test_published_list_of_own_lines(tmp_path: Path) -> None:
         load_applications("published", tmp_path / "bad.txt")
 
 
-@pytest.mark.skipif(not DATA, reason="LOADMASTER_DATA is not set")
+@needs_traces
 def test_published_list_of_the_artifact() -> None:
     counts = [
         application.name.count("+") + 1 for application in load_applications("published", None)
