@@ -107,8 +107,13 @@ def measure_interleaved(
 
 def measure(report_step: Callable[[str], None], system: str | None = None) -> Iterator[Figure]:
     """Run the `bench` module of one system, or of every system that has one."""
-    known = [name for name, found in systems().items() if found.available and found.has("bench")]
+    for name in systems_with("bench", system):
+        yield from find_system(name).load("bench")(report_step)
+
+
+def systems_with(part: str, system: str | None) -> Sequence[str]:
+    """Names of all systems that have a part, or `system` alone, which must have it."""
+    known = [name for name, found in systems().items() if found.available and found.has(part)]
     if system is not None and system not in known:
         raise unknown_name("system", system, known)
-    for name in known if system is None else (system,):
-        yield from find_system(name).load("bench")(report_step)
+    return known if system is None else (system,)

@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.metrics import Metric
-from loadmaster.envs.registry import SYSTEMS, UNTRAINED, System, environments, systems
-from loadmaster.envs.settings import Settings, parse_assignments
+from loadmaster.envs.registry import SYSTEMS, System, environments, systems
+from loadmaster.envs.settings import Settings, SettingsType, build_settings, parse_assignments
+from loadmaster.envs.traces import find_workload
 from loadmaster.models import manifest
 from loadmaster.platform.systems.bundle_ref import BundleRef, best_pretrained, find_policy
 
@@ -87,7 +88,7 @@ def environment_name(name: str) -> str:
 
 def environment_part(environment: str, part: str) -> Any:
     """Load a part of the built-in system that acts in the environment."""
-    having = [one for one in (*SYSTEMS, *UNTRAINED) if one.has(part)]
+    having = [one for one in SYSTEMS if one.has(part)]
     system = next((one for one in having if one.environment == environment), None)
     if system is None:
         expected = " or ".join(sorted(one.environment for one in having))
@@ -98,6 +99,22 @@ def environment_part(environment: str, part: str) -> Any:
 def loop_is_compiled(environment: str) -> bool:
     """Whether the episode loop, which compiles last, is in numba's cache."""
     return any(cache_folder().glob(f"{environment}_*/rollout.run-*.nbi"))
+
+
+def read_settings(
+    kind: type[SettingsType], workloads: Mapping[str, Any], values: Mapping[str, Any]
+) -> SettingsType:
+    """The settings of an environment, whose `workload` must be one of its `workloads`."""
+    settings = build_settings(kind, values)
+    find_workload(workloads, cast(Any, settings).workload)
+    return settings
+
+
+def parameters_in_words(rule: Any, published: Any) -> str:
+    """The parameters of a tuned rule; none where it is as published."""
+    if rule == published:
+        return ""
+    return ", ".join(f"{name} {value:g}" for name, value in rule.parameters.items())
 
 
 def folder_name_of(parts: Sequence[str]) -> str:
@@ -161,9 +178,15 @@ def learned_notes(learned: Learned) -> tuple[str, ...]:
     """One line per learned policy: its origin and what it was trained on."""
     return tuple(
         f"{name}: {'pretrained' if _is_pretrained(bundle) else f'from {bundle.source}'}, "
-        f"trained on {bundle.trained_on}"
+        f"trained on {bundle.trained_on}{_preparation(bundle)}"
         for name, bundle in learned.items()
     )
+
+
+def _preparation(bundle: BundleRef) -> str:
+    """What a policy does before its episodes are judged, where it does anything."""
+    text = getattr(bundle.policy, "preparation", "")
+    return f"; {text}" if text else ""
 
 
 def learned_records(learned: Learned) -> dict[str, dict[str, Any]]:

@@ -6,7 +6,7 @@ import base64
 import html
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -222,6 +222,8 @@ class ReplayAdapter(ABC):
     unit: Callable[[Sequence[Any]], Unit] = lambda outcomes: SECOND
     # outcomes, title, file, format: draws decisions of a learned policy; None: not supported
     picture: Callable[[Sequence[Any], str, IO[bytes], str], None] | None = None
+    # decisions of one tenant in a service's log -> outcome; None: not supported
+    logged: Callable[[Iterable[Any]], Any] | None = None
     most_rows: int | None = None  # limit below MAX_ROWS of page.py
 
     @abstractmethod

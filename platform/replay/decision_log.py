@@ -13,6 +13,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models import manifest as manifests
 from loadmaster.models.manifest import read_manifest, visible
 from loadmaster.platform.systems.bundle_ref import resolve_folder
+from loadmaster.serving.decisions.policy_memory import decide_with
 from loadmaster.serving.decisions.request import iso
 from loadmaster.serving.monitoring.log_files import DecisionRow
 from loadmaster.serving.system import Endpoint, Policy, find_endpoint
@@ -139,7 +140,7 @@ def replay_log(
                     policy=f"{logged.policy} {logged.version}".strip(),
                     by=f"{policy.name} {policy.version}".strip(),
                     then=then,
-                    now=_decide(policy, state),
+                    now=_decide(policy, state, row.memory or ""),
                     same_version=policy.version == logged.version,
                 )
             )
@@ -156,10 +157,10 @@ def _read(model: type[BaseModel], what: str, text: str) -> BaseModel:
         raise InputError(f"its {what} is refused today: {error}") from None
 
 
-def _decide(policy: Policy, state: Any) -> str:
+def _decide(policy: Policy, state: Any, memory: str) -> str:
     """The decision in JSON. A failure is a difference: the policy did decide then."""
     try:
-        return str(policy.decide(state).decision.model_dump_json())
+        return str(decide_with(policy, state, memory).decision.model_dump_json())
     except Exception as fault:
         return f"fails: {type(fault).__name__}: {visible(' '.join(str(fault).split()))}"
 

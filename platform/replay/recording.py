@@ -64,8 +64,8 @@ def check_picture(plan: Plan) -> None:
     """Raise InputError where --picture has no decisions to draw."""
     if plan.adapter.picture is None:
         raise InputError(
-            f"--picture cannot show {plan.adapter.environment}; expected gpu_scheduling or "
-            "stream_scaling"
+            f"--picture cannot show {plan.adapter.environment}; expected gpu_scheduling, "
+            "pod_scaling or stream_scaling"
         )
     if plan.adapter.picture_needs_learned and not plan.learned:
         raise InputError(

@@ -38,3 +38,10 @@ def spread(numbers: Sequence[int], count: int) -> set[int]:
     if len(numbers) <= count:
         return set(numbers)
     return {numbers[int((place + 0.5) * len(numbers) / count)] for place in range(count)}
+
+
+def spread_notable(notable: Sequence[bool], count: int) -> set[int]:
+    """`count` places at even distances: as many notable ones as possible, then others."""
+    kept = spread([place for place, each in enumerate(notable) if each], count)
+    others = [place for place, each in enumerate(notable) if not each]
+    return kept | spread(others, count - len(kept))

@@ -148,9 +148,11 @@ class OffPolicyLearning(BaseLearning):
     epsilon: float = Field(default=1.0, ge=0, le=1)  # factor of the noise
     epsilon_decay: NonNegativeFloat = 1e-6  # subtracted from it per transition
     actor_delay: PositiveInt = 1  # updates of the critic per update of actor and targets
+    actor_start: NonNegativeInt = 0  # updates of the critic before the first of the actor
     smoothing: NonNegativeFloat = 0.0  # noise of the target actor's actions
     smoothing_clip: PositiveFloat = 0.5  # its largest size
     gradient_clip: PositiveFloat | None = None  # of the gradient's norm
+    action_cost: NonNegativeFloat = 0.0  # of squared actions, where 0 is a rule's action
 
 
 class Validation(Settings):

@@ -1,1 +1,1 @@
-"""Pod scaling in evaluation; no learned policy decides there yet."""
+"""AWARE: training, rollouts, evaluation and benchmark."""

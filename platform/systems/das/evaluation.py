@@ -15,8 +15,6 @@ from loadmaster.envs.gpu_scheduling.jobs import Workload, gpu_seconds
 from loadmaster.envs.gpu_scheduling.metrics import episode_metrics, job_columns
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import WORKLOADS, load_workload
-from loadmaster.envs.settings import build_settings
-from loadmaster.envs.traces import find_workload
 from loadmaster.models.das.explain import explain
 from loadmaster.models.das.policy import DasPolicy
 from loadmaster.models.policy import ExplainedDecision
@@ -43,8 +41,7 @@ load_policy = LearnedDas.from_bundle
 
 
 def settings_from(values: Mapping[str, Any]) -> GpuSchedulingSettings:
-    settings = build_settings(GpuSchedulingSettings, values)
-    find_workload(WORKLOADS, settings.workload)
+    settings = adapters.read_settings(GpuSchedulingSettings, WORKLOADS, values)
     build_cluster(settings)  # rejects unknown GPU types and those without a price
     return settings
 

@@ -1,8 +1,8 @@
 """Evaluation in DAG scheduling: the environment's adapter, and Decima's bundles in episodes."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,20 +23,12 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState, with_more_slots
 from loadmaster.envs.dag_scheduling.workloads import WORKLOADS, load_workload
-from loadmaster.envs.settings import build_settings
-from loadmaster.envs.traces import find_workload
 from loadmaster.models.decima.explain import Decision
 from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.models.policy import ExplainedDecision, Explanation
 from loadmaster.platform.evaluation import adapters
 from loadmaster.platform.systems.decima import rollout
 from loadmaster.platform.systems.policies import spread
-
-
-def settings_from(values: Mapping[str, Any]) -> DagSchedulingSettings:
-    settings = build_settings(DagSchedulingSettings, values)
-    find_workload(WORKLOADS, settings.workload)
-    return settings
 
 
 def prepare(settings: DagSchedulingSettings) -> adapters.EvaluationSetup:
@@ -180,7 +172,7 @@ def _stage(state: SimState, rows: NDArray[np.int64], workload: Workload, row: in
 EVALUATION = adapters.EnvironmentAdapter(
     environment="dag_scheduling",
     baselines=tuple(BASELINES),
-    settings=settings_from,
+    settings=partial(adapters.read_settings, DagSchedulingSettings, WORKLOADS),
     folder_name=folder_name,
     prepare=prepare,
     references=(OPTIMAL,),

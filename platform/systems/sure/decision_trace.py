@@ -13,7 +13,7 @@ from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.models.sure.graph import NONE
 from loadmaster.models.sure.policy import Subgraphs, SurePolicy
 from loadmaster.platform.replay.adapters import Unit, pack, unit_of
-from loadmaster.platform.systems.policies import spread
+from loadmaster.platform.systems.policies import spread_notable
 
 MINUTE_S = 60
 UNITS = (Unit(3600, "h", (1, 2, 3, 6, 12, 24, 48)), Unit(60, "min"))  # hours divide days
@@ -109,10 +109,7 @@ def thinned(trace: DecisionTrace, most: int = MAX_NUMBERS) -> tuple[Step, ...]:
     """As many steps as `most` numbers allow: those that restart the job first, others between."""
     steps, total = trace.steps, sum(step.numbers for step in trace.steps)
     room = len(steps) if total <= most else int(len(steps) * most / total)
-    restarting = [number for number, step in enumerate(steps) if step.restarted]
-    others = [number for number, step in enumerate(steps) if not step.restarted]
-    kept = spread(restarting, room)
-    kept |= spread(others, room - len(kept))
+    kept = spread_notable([step.restarted for step in steps], room)
     return tuple(steps[number] for number in sorted(kept))
 
 

@@ -1,13 +1,11 @@
 """Evaluation in stream scaling: the environment's adapter, and SURE's bundles in episodes."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from itertools import islice
 from statistics import median
-from typing import Any
 
-from loadmaster.envs.settings import build_settings
 from loadmaster.envs.stream_scaling.baselines import BASELINES
 from loadmaster.envs.stream_scaling.calibration import tuned_baseline, untuned_baselines
 from loadmaster.envs.stream_scaling.clairvoyant import POLICY as CLAIRVOYANT
@@ -19,7 +17,6 @@ from loadmaster.envs.stream_scaling.metrics import episode_metrics
 from loadmaster.envs.stream_scaling.rollout import run_episode
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.workloads import WORKLOADS
-from loadmaster.envs.traces import find_workload
 from loadmaster.models.policy import ExplainedDecision
 from loadmaster.models.sure.explain import explained
 from loadmaster.models.sure.policy import SurePolicy
@@ -62,12 +59,6 @@ class LearnedSure(SurePolicy):
 
 
 load_policy = LearnedSure.from_bundle
-
-
-def settings_from(values: Mapping[str, Any]) -> StreamScalingSettings:
-    settings = build_settings(StreamScalingSettings, values)
-    find_workload(WORKLOADS, settings.workload)
-    return settings
 
 
 def prepare(settings: StreamScalingSettings) -> adapters.EvaluationSetup:
@@ -118,11 +109,9 @@ def tuned_parameters(settings: StreamScalingSettings, setup: Setup) -> dict[str,
     words = {}
     for name, published in BASELINES.items():
         rule = tuned_baseline(name, settings, setup)
-        if rule.plan:
-            words[name] = f"{sum(rule.plan)} instances"
-        elif rule != published:
-            words[name] = ", ".join(f"{key} {value:g}" for key, value in rule.parameters.items())
-    return words
+        size = f"{sum(rule.plan)} instances" if rule.plan else ""
+        words[name] = size or adapters.parameters_in_words(rule, published)
+    return {name: text for name, text in words.items() if text}
 
 
 def folder_name(settings: StreamScalingSettings) -> str:
@@ -133,7 +122,7 @@ def folder_name(settings: StreamScalingSettings) -> str:
 EVALUATION = adapters.EnvironmentAdapter(
     environment="stream_scaling",
     baselines=tuple(BASELINES),
-    settings=settings_from,
+    settings=partial(adapters.read_settings, StreamScalingSettings, WORKLOADS),
     folder_name=folder_name,
     prepare=prepare,
     references=(OPTIMUM, CLAIRVOYANT, FORESIGHT, RULE),

@@ -3,39 +3,37 @@
 from collections.abc import Sequence
 from typing import IO
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.gridspec import GridSpec
 from matplotlib.image import AxesImage
-from matplotlib.ticker import (
-    FuncFormatter,
-    LogLocator,
-    MaxNLocator,
-    MultipleLocator,
-    NullLocator,
-)
+from matplotlib.ticker import MaxNLocator
 
-from loadmaster.platform.evaluation.charts import DPI, FAINT, INK, QUIET, STYLE
+from loadmaster.platform.evaluation.charts import INK
+from loadmaster.platform.replay.series_picture import (
+    LIMIT,
+    POLICY_COLOURS,
+    SERIES_HIGH,
+    create_rows,
+    label_limit,
+    label_policies,
+    save_picture,
+    time_axis,
+    title_charts,
+    use_log_scale,
+)
 from loadmaster.platform.systems.sure.decision_trace import RecordedEpisode, Step, unit
 
-POLICY_COLOURS = ("#2754D3", "#C64A10")  # as on the page
-LIMIT = "#B3261E"
-WIDE = 11.0  # inches
-SERIES_HIGH, TASK_HIGH = 0.95, 0.17  # inches of a chart, and of a task's row
-GAP_HIGH, LINE_HIGH = 0.38, 0.24  # inches between charts, and of a line of the heading
+TASK_HIGH = 0.17  # inches of a task's row
 LEAST_HIGH, MOST_HIGH = 1.2, 4.6  # inches of a map
 TASKS_NAMED = 28  # in a map; of more, every second or third
-LABELS = 8  # of the time axis at most
 
 
 def draw_picture(
     episodes: Sequence[RecordedEpisode], title: str, file: IO[bytes], kind: str
 ) -> None:
     """Draw the episodes, and a decision of the first policy whose decisions have subgraphs."""
-    with mpl.rc_context({**STYLE, "axes.grid": False, "font.size": 9}):
-        _draw(episodes, title).savefig(file, format=kind, dpi=DPI)
+    save_picture(lambda: _draw(episodes, title), file, kind)
 
 
 def select_step(steps: Sequence[Step]) -> Step | None:
@@ -51,19 +49,7 @@ def _draw(episodes: Sequence[RecordedEpisode], title: str) -> Figure:
     traced = [(each.policy, each.trace) for each in episodes if each.trace is not None]
     step = select_step(traced[0][1].steps) if traced else None
     heights = [SERIES_HIGH] * 4 + [map_high] * (len(episodes) + (step is not None))
-    head = 0.1 + LINE_HIGH * len(episodes)
-    high = sum(heights) + GAP_HIGH * len(heights) + head + 0.9
-    figure = Figure(figsize=(WIDE, high))
-    for line, text in enumerate(_headings(episodes)):
-        where = 1 - (0.1 + LINE_HIGH * line) / high
-        figure.text(0.012, where, text, va="top", fontsize=12, weight="bold")
-    figure.text(0.012, 1 - (head + 0.04) / high, title, va="top", fontsize=8.5, color=QUIET)
-    grid = GridSpec(
-        len(heights), 2, figure, height_ratios=heights, width_ratios=[1, 0.012], wspace=0.02,
-        hspace=GAP_HIGH * len(heights) / sum(heights),
-        left=0.09, right=0.955, top=1 - (head + 0.55) / high, bottom=0.5 / high,
-    )  # fmt: skip
-    axes = [figure.add_subplot(grid[row, 0]) for row in range(len(heights))]
+    figure, grid, axes = create_rows(heights, _headings(episodes), title)
     _draw_series(axes[:4], episodes)
     most = max(int(each.parallelism.max()) for each in episodes if each.parallelism is not None)
     for row, (episode, colour) in enumerate(zip(episodes, POLICY_COLOURS, strict=False), start=4):
@@ -71,7 +57,7 @@ def _draw(episodes: Sequence[RecordedEpisode], title: str) -> Figure:
         figure.colorbar(image, figure.add_subplot(grid[row, 1]), ticks=[1, most])
     last = axes[3 + len(episodes)]
     for own in axes[: 4 + len(episodes)]:
-        _time_axis(own, episodes, own is last)
+        time_axis(own, unit(episodes), max(each.end_s for each in episodes), own is last)
     if step is not None:
         policy, trace = traced[0]
         image = _draw_reads(axes[-1], names, step, policy, trace.history)
@@ -103,21 +89,14 @@ def _draw_series(axes: Sequence[Axes], episodes: Sequence[RecordedEpisode]) -> N
         instances.step(time, episode.instances, color=colour, lw=1.2, where="mid")
     target_s = 60 * episodes[0].target_min
     latency.axhline(target_s, color=LIMIT, lw=0.9, ls="--")
-    latency.annotate(
-        f"target {target_s:g} s", (1, target_s), xycoords=("axes fraction", "data"),
-        xytext=(-2, -2), textcoords="offset points", ha="right", va="top", color=LIMIT, fontsize=8,
-    )  # fmt: skip
-    latency.legend(loc="lower right", bbox_to_anchor=(1, 0.98), ncols=2, fontsize=9, borderpad=0)
+    label_limit(latency, target_s, f"target {target_s:g} s")
+    label_policies(latency)
     for own in (latency, lag):
-        own.set_yscale("log")
-        own.yaxis.set_major_locator(LogLocator(numticks=5))
-        own.yaxis.set_minor_locator(NullLocator())
-        own.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
+        use_log_scale(own)
     load.set_ylim(bottom=0)
     instances.set_ylim(bottom=0)
     titles = ("Load, records a minute", "Latency, s", "Lag, records", "Instances in total")
-    for own, text in zip(axes, titles, strict=True):
-        own.set_title(text, loc="left", fontsize=9, weight="bold", pad=4)
+    title_charts(axes, titles)
 
 
 def _draw_instances(axes: Axes, episode: RecordedEpisode, colour: str, most: int) -> AxesImage:
@@ -146,18 +125,6 @@ def _name_tasks(axes: Axes, names: Sequence[str]) -> None:
     axes.set_yticks(shown, [names[task][-12:] for task in shown], fontsize=7.5)
     axes.tick_params(axis="y", length=0)
     axes.spines[:].set_visible(False)
-
-
-def _time_axis(axes: Axes, episodes: Sequence[RecordedEpisode], labelled: bool) -> None:
-    used = unit(episodes)
-    end = max(each.end_s for each in episodes) / used.seconds
-    axes.set_xlim(0, end)
-    step = next((each for each in used.steps if end / each <= LABELS), None)
-    if step is not None:
-        axes.xaxis.set_major_locator(MultipleLocator(step))
-    axes.grid(axis="x", color=FAINT, lw=0.5)
-    axes.tick_params(axis="x", labelbottom=labelled, length=3 if labelled else 0)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} {used.name}"))
 
 
 def _draw_reads(

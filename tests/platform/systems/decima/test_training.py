@@ -93,7 +93,7 @@ def test_workers_do_not_change_the_curve_and_a_killed_one_is_replaced(
     kill_file = tmp_path / "kill"
 
     def algorithm(config: DecimaTraining) -> Any:
-        return RECIPE.algorithm(config).input_driven(
+        return RECIPE.algorithm(config).rollout_engine(
             engine=partial(KilledEngine, config, kill_file)
         )
 
