@@ -11,12 +11,12 @@ from pydantic import AfterValidator, Field, NonNegativeFloat, PositiveFloat, Pos
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
 from loadmaster.serving.decisions.guard import GuardSettings
-from loadmaster.serving.decisions.tenant_names import TenantSettings
+from loadmaster.serving.decisions.tenant_names import TenantName, TenantSettings
 from loadmaster.serving.monitoring.decision_log import LogSettings
 from loadmaster.serving.monitoring.monitor import MonitorSettings
 from loadmaster.serving.policies.auto_retrain import AutoRetrainSettings
 from loadmaster.serving.policies.retraining_job import RetrainingSettings
-from loadmaster.serving.system import default_systems
+from loadmaster.serving.system import Profile, default_systems
 
 PORT = 8700
 # Deployments; the others have the names of their systems.
@@ -64,8 +64,11 @@ class EndpointSettings(Settings):
     # Options of Serve's `autoscaling_config`; None: always `workers` replicas
     autoscaling: dict[str, Any] | None = None
     cpus: NonNegativeFloat = 1.0  # that Ray reserves for each worker
-    # OFFLINE: the rule acts until the policy has proven itself
-    start: Literal["OFFLINE", "SERVING"] = "SERVING"
+    # State of a new tenant. OFFLINE: the rule acts until an estimate shows that the policy is good
+    # enough; ONLINE: the policy acts on trial; SERVING: without a trial
+    start: Literal["OFFLINE", "ONLINE", "SERVING"] = "ONLINE"
+    profile: Profile = Profile()  # of tenants that are not in `profiles`
+    profiles: dict[TenantName, Profile] = Field(default_factory=dict)  # by tenant
     shadow_share: float = Field(default=1.0, ge=0, le=1)  # of requests sent to a shadow bundle too
     guard: GuardSettings = GuardSettings()
     monitor: MonitorSettings = MonitorSettings()

@@ -9,7 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+)
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -57,6 +67,27 @@ def field_error(place: tuple[str | int, ...], message: str) -> ValidationError:
     return ValidationError.from_exception_data("state", [details])
 
 
+class Profile(Record):
+    """An application's profile: what its owner requires of it, and how much is at stake.
+
+    `slo` and `utilisation` are in the words of the system, which derives a reward from them
+    (`Endpoint.profile_reward`); `reward` replaces that.
+    """
+
+    slo: float | None = Field(default=None, gt=0, description="service level objective")
+    utilisation: dict[str, Annotated[float, Field(gt=0, le=1)]] = Field(
+        default_factory=dict, max_length=16, description="targets, by resource"
+    )
+    bootstrap: bool | None = Field(
+        default=None,
+        description="whether the rule acts for a new application; null: as configured",
+    )
+    stakes: Literal["normal", "high"] = Field(
+        default="normal", description="high: the rule acts whenever the policy is not proven"
+    )
+    reward: float | None = Field(default=None, description="required of a policy before it acts")
+
+
 class Quantity(NamedTuple):
     """A number that a decision sets, for the guard."""
 
@@ -67,6 +98,9 @@ class Quantity(NamedTuple):
     # much arrives, and the part of what arrives that is added to it (below 0: it shrinks).
     backlog_s: float = 0.0
     backlog_growth: float = 0.0
+    # What it is a number of, one of the endpoint's `kinds`; "": the only or main kind. Limits are
+    # by kind, and sums are within one.
+    kind: str = ""
 
 
 class RecordedInput(NamedTuple):
@@ -97,6 +131,10 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
     state: type[StateType]
     decision: type[DecisionType]
     outcome: type[OutcomeType]  # content of feedback
+    # Field of states, and of outcomes if they have it, that names the tenant of a request that
+    # names none; "": there is none.
+    tenant_field: ClassVar[str] = ""
+    kinds: ClassVar[tuple[str, ...]] = ()  # of quantities that have one
 
     @abstractmethod
     def examples(self) -> Mapping[str, StateType]:
@@ -147,6 +185,16 @@ class Endpoint(ABC, Generic[StateType, DecisionType, OutcomeType]):
     @abstractmethod
     def reward(self, outcome: OutcomeType) -> float:
         """Reward of an outcome; higher is better."""
+
+    def profile_reward(self, profile: Profile) -> float | None:
+        """Reward of an application that keeps to its profile; None: the profile implies none."""
+        return None
+
+    def complete(self, profile: Profile) -> Profile:
+        """Return the profile with the reward that it implies, unless it gives one."""
+        if profile.reward is not None:
+            return profile
+        return profile.model_copy(update={"reward": self.profile_reward(profile)})
 
     @abstractmethod
     def retraining(self, features: Mapping[str, float]) -> Mapping[str, Any]:

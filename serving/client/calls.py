@@ -131,7 +131,29 @@ def rollback(system: str) -> Call[Status]:
     return _admin("rollback", system)
 
 
-def _admin(verb: str, system: str, **content: str | None) -> Call[Status]:
+def estimate(
+    system: str,
+    mean: float,
+    lower: float,
+    source: str,
+    episodes: int,
+    *,
+    version: str | None = None,
+    tenant: str | None = None,
+) -> Call[Status]:
+    """Report an off-policy estimate of the serving policy's reward, which may end OFFLINE."""
+    figures = {"mean": mean, "lower": lower, "episodes": episodes}
+    return _admin("estimate", system, source=source, version=version, tenant=tenant, **figures)
+
+
+def profile(
+    system: str, profile: Mapping[str, Any] | None, *, tenant: str | None = None
+) -> Call[Status]:
+    """Set the profile of a tenant: slo, utilisation, bootstrap, stakes, reward; None: none."""
+    return _admin("profile", system, profile=profile, tenant=tenant)
+
+
+def _admin(verb: str, system: str, **content: Any) -> Call[Status]:
     body = _json({name: value for name, value in content.items() if value is not None}, "request")
     request = Request("POST", _path(system, verb), body, idempotent=False, fresh=True)
     return Call(request, partial(decode, Status))

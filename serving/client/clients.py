@@ -22,7 +22,7 @@ from . import calls
 from .calls import Call, Mode, Payload
 from .connection import AsyncConnection, Connection, ConnectionPool, PooledConnection, Remaining
 from .errors import ServiceError
-from .http1 import MAX_BODY, Request, Response, parse_address
+from .http1 import MAX_BODY, TOKEN_VARIABLE, Request, Response, parse_address
 from .responses import Decision, PolicyName, Reason
 from .retry import ATTEMPT_ERRORS, RetryPolicy
 
@@ -39,7 +39,7 @@ class BaseClient(ABC):
     """Settings of a client.
 
     url         URL of the service; https for TLS
-    token       bearer token; by default the environment variable LOADMASTER_TOKEN
+    token       bearer token; by default the environment variable `token_variable`, if not None
     deadline_s  limit of a whole call, all attempts and pauses included
     retries     maximum number of repetitions of a call, where repeating is safe
     fallback    fallback(system, state) decides if the service does not; source is then "local"
@@ -59,6 +59,7 @@ class BaseClient(ABC):
         tls: ssl.SSLContext | None = None,
         max_answer: int = MAX_BODY,
         tenant: str | None = None,
+        token_variable: str | None = TOKEN_VARIABLE,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Any] | None = None,
         rng: random.Random | None = None,
@@ -67,7 +68,7 @@ class BaseClient(ABC):
             raise ValueError(f"deadline_s is {deadline_s}; expected more than 0")
         if retries < 0:
             raise ValueError(f"retries is {retries}; expected 0 or more")
-        self._address = parse_address(url, token, tls)
+        self._address = parse_address(url, token, tls, token_variable)
         self._deadline_s, self._retries = deadline_s, retries
         self._fallback, self._max_body, self._tenant = fallback, max_answer, tenant
         self._clock, self._sleep = clock, sleep
@@ -180,6 +181,7 @@ class Client(BaseClient):
     example, feedback = _method(calls.example), _method(calls.feedback)
     pause, resume = _method(calls.pause), _method(calls.resume)
     promote, rollback = _method(calls.promote), _method(calls.rollback)
+    estimate, profile = _method(calls.estimate), _method(calls.profile)
 
     def decide(
         self,
@@ -252,6 +254,7 @@ class AsyncClient(BaseClient):
     example, feedback = _coroutine(calls.example), _coroutine(calls.feedback)
     pause, resume = _coroutine(calls.pause), _coroutine(calls.resume)
     promote, rollback = _coroutine(calls.promote), _coroutine(calls.rollback)
+    estimate, profile = _coroutine(calls.estimate), _coroutine(calls.profile)
 
     async def decide(
         self,

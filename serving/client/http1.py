@@ -26,6 +26,7 @@ class Request(NamedTuple):
     body: bytes | None = None
     idempotent: bool = True  # may be sent again after it may have been carried out
     fresh: bool = False  # needs a new connection: a kept one may close just as it is used
+    content_type: str = "application/json"  # of the body
 
 
 class Response(NamedTuple):
@@ -63,17 +64,23 @@ class Address:
         head = f"{request.method} {self.prefix}{request.target} HTTP/1.1\r\n".encode("ascii")
         if request.body is None:
             return head + self.header_lines + b"\r\n"
-        length = len(request.body)
-        content = b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % length
+        kind, length = request.content_type.encode("ascii"), len(request.body)
+        content = b"Content-Type: %b\r\nContent-Length: %d\r\n\r\n" % (kind, length)
         return head + self.header_lines + content + request.body
 
 
-def parse_address(url: str, token: str | None = None, tls: ssl.SSLContext | None = None) -> Address:
+def parse_address(
+    url: str,
+    token: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    token_variable: str | None = TOKEN_VARIABLE,
+) -> Address:
     """Parse a URL; raise ValueError for a bad URL or token.
 
-    The token defaults to the environment variable LOADMASTER_TOKEN.
+    The token defaults to that environment variable, or to none.
     """
-    token = (os.environ.get(TOKEN_VARIABLE) or None) if token is None else token
+    if token is None and token_variable is not None:
+        token = os.environ.get(token_variable) or None
     try:
         parts = urlsplit(url)
         port, host = parts.port, parts.hostname

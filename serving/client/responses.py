@@ -116,6 +116,9 @@ class Lifecycle:
     state: str  # OFFLINE, ONLINE or SERVING
     since: str | None = None
     why: str = ""
+    evidence: str = ""  # what keeps the policy in its state now
+    estimate: Mapping[str, Any] | None = None  # of the serving policy's reward
+    profile: Mapping[str, Any] = field(default_factory=dict)  # of the tenant
 
 
 @dataclass(frozen=True)

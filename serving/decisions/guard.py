@@ -7,12 +7,13 @@ direction.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, model_validator
 
+from loadmaster.envs.errors import InputError, unknown_name
 from loadmaster.envs.settings import Settings
 from loadmaster.serving.system import Quantity
 
@@ -23,28 +24,51 @@ KINDS = (BOUNDS, STEP, FACTOR, BACKLOG, TOTAL, STABILISATION, FLAP)
 MAX_QUANTITIES = 10_000  # with a history; the least recently used are dropped first
 
 
-class GuardSettings(Settings):
-    """Limits set by the operator; by default only flapping, and falls during a long backlog."""
+class Limits(Settings):
+    """Limits on quantities of one kind."""
 
     minimum: float | None = None  # of each quantity
     maximum: float | None = None
     step: PositiveFloat | None = None  # the most a quantity may change by in one decision
     # The most it may be multiplied or divided by in one decision; a change by 1 is always allowed
     factor: float | None = Field(default=None, gt=1)
-    # No fall while so much work waits, or while this part of what arrives is added to it
-    backlog_s: NonNegativeFloat | None = 300.0
-    backlog_growth: NonNegativeFloat | None = None
     total: NonNegativeFloat | None = None  # of all quantities that one decision sets
-    stabilisation_s: NonNegativeFloat = 0.0  # no fall below what was proposed in this window
-    flaps: NonNegativeInt | None = 6  # changes of direction within `flap_window_s`; then it holds
-    flap_window_s: PositiveFloat = Field(default=3600.0)
 
     @model_validator(mode="after")
-    def _in_order(self) -> GuardSettings:
+    def _in_order(self) -> Self:
         low, high = self.minimum, self.maximum
         if low is not None and high is not None and low > high:
             raise ValueError(f"minimum {low:g} is above maximum {high:g}")
         return self
+
+    @property
+    def is_set(self) -> bool:
+        ranges = (self.minimum, self.maximum, self.step, self.factor)
+        return any(limit is not None for limit in (*ranges, self.total))
+
+
+class GuardSettings(Limits):
+    """Limits set by the operator; by default only flapping, and falls during a long backlog.
+
+    Those of `Limits` are of quantities without a kind. Of the others, only `factor`, which has no
+    unit, applies to kinds that are not in `kinds`.
+    """
+
+    kinds: dict[str, Limits] = Field(default_factory=dict)  # by kind: {"cpu_m": {"step": 500}}
+    # No fall while so much work waits, or while this part of what arrives is added to it
+    backlog_s: NonNegativeFloat | None = 300.0
+    backlog_growth: NonNegativeFloat | None = None
+    stabilisation_s: NonNegativeFloat = 0.0  # no fall below what was proposed in this window
+    flaps: NonNegativeInt | None = 6  # changes of direction within `flap_window_s`; then it holds
+    flap_window_s: PositiveFloat = Field(default=3600.0)
+
+    def check_kinds(self, known: Sequence[str]) -> None:
+        """Raise InputError for limits of a kind that a system does not have."""
+        for kind in self.kinds:
+            if not known:
+                raise InputError(f"guard.kinds {kind!r}: the system's quantities have no kinds")
+            if kind not in known:
+                raise unknown_name("guard.kinds", kind, known)
 
 
 class GuardResult(NamedTuple):
@@ -97,9 +121,9 @@ class Guard:
     ) -> None:
         """`changed` is called with every history that `commit` has changed."""
         self.settings, self._changed = settings, changed
-        ranges = (settings.minimum, settings.maximum, settings.step, settings.factor)
-        limits = (*ranges, settings.total)
-        self._has_limits = any(limit is not None for limit in limits)
+        self._limits: dict[str, Limits] = {"": settings, **settings.kinds}
+        self._other_limits = Limits(factor=settings.factor)
+        self._has_limits = any(limits.is_set for limits in self._limits.values())
         self.histories: dict[str, QuantityHistory] = {}  # the least recently changed first
 
     def apply(self, quantities: Sequence[Quantity], now_s: float) -> GuardResult:
@@ -116,11 +140,12 @@ class Guard:
 
         if self._has_limits or any(one.backlog_s > 0 for one in quantities):
             for one in quantities:
-                value = change(one.name, one.proposed, self._bounded(one.proposed), BOUNDS)
-                value = change(one.name, value, self._stepped(one.current, value), STEP)
-                value = change(one.name, value, self._multiplied(one.current, value), FACTOR)
+                limits = self._limits.get(one.kind, self._other_limits)
+                value = change(one.name, one.proposed, _bounded(limits, one.proposed), BOUNDS)
+                value = change(one.name, value, _stepped(limits, one.current, value), STEP)
+                value = change(one.name, value, _multiplied(limits, one.current, value), FACTOR)
                 values[one.name] = change(one.name, value, self._caught_up(one, value), BACKLOG)
-            for one, value in self._within_total(quantities, values):
+            for one, value in self._within_totals(quantities, values):
                 values[one.name] = change(one.name, values[one.name], value, TOTAL)
         proposed = values
         for one in quantities:
@@ -169,26 +194,6 @@ class Guard:
                 history.direction = direction
             self._store(one.name, history)
 
-    def _bounded(self, value: float) -> float:
-        low, high = self.settings.minimum, self.settings.maximum
-        if low is not None:
-            value = max(value, low)
-        return value if high is None else min(value, high)
-
-    def _stepped(self, current: float, value: float) -> float:
-        step = self.settings.step
-        if step is None:
-            return value
-        return min(max(value, current - step), current + step)
-
-    def _multiplied(self, current: float, value: float) -> float:
-        """Limit the ratio to the current value; 1 more or less is always allowed."""
-        factor = self.settings.factor
-        if factor is None:
-            return value
-        low, high = min(current / factor, current - 1), max(current * factor, current + 1)
-        return min(max(value, low), high)
-
     def _caught_up(self, one: Quantity, value: float) -> float:
         """Prevent a fall while work waits: what was added to catch up is still needed."""
         limit, growth = self.settings.backlog_s, self.settings.backlog_growth
@@ -196,22 +201,22 @@ class Guard:
         grows = growth is not None and one.backlog_growth > growth
         return max(value, one.current) if waits or grows else value
 
-    def _within_total(
+    def _within_totals(
         self, quantities: Sequence[Quantity], values: dict[str, float]
-    ) -> list[tuple[Quantity, float]]:
-        """Reduce rising quantities, the last first: a decision lists the most important first."""
-        if self.settings.total is None:
-            return []
-        excess = sum(values.values()) - self.settings.total
-        reduced: list[tuple[Quantity, float]] = []
-        for one in reversed(quantities):
-            rise = values[one.name] - one.current
-            if excess <= 0:
-                break
-            if rise > 0:
-                reduced.append((one, values[one.name] - min(rise, excess)))
-                excess -= min(rise, excess)
-        return reduced
+    ) -> Iterator[tuple[Quantity, float]]:
+        """Reduce rising quantities of a kind, the last first: the most important come first."""
+        for kind, limits in self._limits.items():
+            if limits.total is None:
+                continue
+            some = [one for one in quantities if one.kind == kind]
+            excess = sum(values[one.name] for one in some) - limits.total
+            for one in reversed(some):
+                rise = values[one.name] - one.current
+                if excess <= 0:
+                    break
+                if rise > 0:
+                    yield one, values[one.name] - min(rise, excess)
+                    excess -= min(rise, excess)
 
     def _stabilised(
         self, history: QuantityHistory, one: Quantity, value: float, now_s: float
@@ -246,3 +251,26 @@ class Guard:
             del self.histories[next(iter(self.histories))]
         if self._changed is not None:
             self._changed(name, history)
+
+
+def _bounded(limits: Limits, value: float) -> float:
+    low, high = limits.minimum, limits.maximum
+    if low is not None:
+        value = max(value, low)
+    return value if high is None else min(value, high)
+
+
+def _stepped(limits: Limits, current: float, value: float) -> float:
+    step = limits.step
+    if step is None:
+        return value
+    return min(max(value, current - step), current + step)
+
+
+def _multiplied(limits: Limits, current: float, value: float) -> float:
+    """Limit the ratio to the current value; 1 more or less is always allowed."""
+    factor = limits.factor
+    if factor is None:
+        return value
+    low, high = min(current / factor, current - 1), max(current * factor, current + 1)
+    return min(max(value, low), high)

@@ -45,9 +45,12 @@ class DecisionPipeline:
         self.runner, self._worker, self.breaker = runner, worker, breaker
 
     async def decide(
-        self, raw: bytes, routing: Routing, deadline_ms: float, guard: Guard
+        self, raw: bytes, routing: Routing, deadline_ms: float, guard: Guard, memory: str = ""
     ) -> Decided:
-        """Raises RequestError if the request is invalid."""
+        """Raises RequestError if the request is invalid.
+
+        `memory`: what policies remember of the tenant.
+        """
         if not self.breaker.allows(time.monotonic()):
             return self.decide_here(raw, routing, guard, OPEN)
         version, folder = "", ""
@@ -57,7 +60,7 @@ class DecisionPipeline:
         try:
             async with asyncio.timeout(within_s):
                 deadline = time.monotonic() + within_s
-                reply = await self._worker.decide(version, folder, raw, deadline)
+                reply = await self._worker.decide(version, folder, raw, deadline, memory)
             decided = decode_reply(reply)
         except TimeoutError:
             self.breaker.failed(time.monotonic())

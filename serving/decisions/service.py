@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from loadmaster.serving.decisions.pipeline import DecisionPipeline, warm_up
+from loadmaster.serving.decisions.policy_memory import format_of
 from loadmaster.serving.decisions.request import (
     DOWN,
     SHADOW,
@@ -22,7 +23,8 @@ from loadmaster.serving.decisions.request import (
     to_json,
 )
 from loadmaster.serving.decisions.tenant import Tenant
-from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TenantAccess
+from loadmaster.serving.decisions.tenant_admin import TenantAdmin
+from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TenantAccess, tenant_of
 from loadmaster.serving.decisions.tenant_registry import TenantRegistry
 from loadmaster.serving.monitoring import metrics
 from loadmaster.serving.policies.control_view import ControlState, ControlView
@@ -55,6 +57,7 @@ class DecisionService:
         self.endpoint, self.settings, self.ready = runner.endpoint, settings, False
         self._runner, self._worker, self._clock = runner, worker, clock
         self._tenants, self._control = tenants, control
+        self.tenant_admin = TenantAdmin(self.endpoint, tenants, control, clock)
         self._pipeline = DecisionPipeline(runner, worker, CircuitBreaker())
         self._health = WorkerHealth(self.endpoint.system, self._pipeline.breaker, self._call_worker)
         self._rng = rng or random.Random()
@@ -129,7 +132,7 @@ class DecisionService:
         return self._tenants.find(name) or await self._tenants.get(name)
 
     async def _decide(self, raw: bytes, options: RequestOptions, tenant: Tenant) -> dict[str, Any]:
-        began = time.perf_counter()
+        began, memory = time.perf_counter(), tenant.policy_memory
         rules_act = tenant.recorder.rules_act
         routing = self._control.roles.cast(options.mode, rules_act, tenant.paused)
         deadline_ms = self.settings.deadline_ms
@@ -138,10 +141,12 @@ class DecisionService:
         shadow = None
         share = 1.0 if options.mode == SHADOW else self.settings.shadow_share
         if routing.shadow is not None and self._rng.random() < share:
-            shadow = asyncio.ensure_future(self._propose(raw, routing))
+            shadow = asyncio.ensure_future(self._propose(raw, routing, memory))
         try:
             if self.ready:
-                decided = await self._pipeline.decide(raw, routing, deadline_ms, tenant.guard)
+                decided = await self._pipeline.decide(
+                    raw, routing, deadline_ms, tenant.guard, memory
+                )
             else:
                 detail = "the worker is starting"
                 decided = self._pipeline.decide_here(raw, routing, tenant.guard, DOWN, detail)
@@ -149,17 +154,19 @@ class DecisionService:
             if shadow is not None:
                 shadow.cancel()
             raise
+        if decided.memory:
+            tenant.remember(decided.memory)
         response = self._response(decided, options)
         if shadow is not None and options.mode == SHADOW:
             left_s = deadline_ms / 1000 - (time.perf_counter() - began)
             await asyncio.wait({shadow}, timeout=max(left_s, 0))
             if shadow.done():
-                response["shadow"] = self._compare(shadow.result(), decided, routing)
+                response["shadow"] = self._compare(shadow.result(), decided, routing, tenant)
         response["latency_ms"] = round(1000 * (time.perf_counter() - began), 3)
         if shadow is None or response["shadow"] is not None:
             # After the response is sent, and before the next request is read.
             asyncio.get_running_loop().call_soon(
-                self._record, raw, options, response, decided, tenant
+                self._record, raw, options, response, decided, tenant, memory
             )
         else:
             later = dict(response)
@@ -169,20 +176,20 @@ class DecisionService:
                 if proposed.cancelled():
                     tenant.pins -= 1
                     return
-                later["shadow"] = self._compare(proposed.result(), decided, routing)
-                self._record(raw, options, later, decided, tenant)
+                later["shadow"] = self._compare(proposed.result(), decided, routing, tenant)
+                self._record(raw, options, later, decided, tenant, memory)
 
             self._shadows.add(shadow)  # the event loop keeps weak references only
             shadow.add_done_callback(record)
         return response
 
-    async def _propose(self, raw: bytes, routing: Routing) -> Proposed:
+    async def _propose(self, raw: bytes, routing: Routing, memory: str) -> Proposed:
         """Decision of the bundle in the shadow; never raises."""
         assert routing.shadow is not None
         try:
             async with asyncio.timeout(SHADOW_S):
                 reply = await self._worker.propose(
-                    routing.shadow.version, routing.shadow.folder, raw
+                    routing.shadow.version, routing.shadow.folder, raw, memory
                 )
             return Proposed.model_validate_json(reply)
         except TimeoutError:
@@ -190,9 +197,16 @@ class DecisionService:
         except Exception as fault:
             return Proposed(fault=DOWN, detail=line_of(fault))
 
-    def _compare(self, proposed: Proposed, decided: Decided, routing: Routing) -> dict[str, Any]:
-        """The shadow policy's decision, for the record."""
+    def _compare(
+        self, proposed: Proposed, decided: Decided, routing: Routing, tenant: Tenant
+    ) -> dict[str, Any]:
+        """The shadow policy's decision, for the record.
+
+        What it remembers is kept unless the policy that acts has a memory of the same format.
+        """
         assert routing.shadow is not None
+        if proposed.memory and format_of(proposed.memory) != format_of(decided.memory):
+            tenant.remember(proposed.memory)
         agrees = agreement = None
         if (other := proposed.decision) is not None:
             agrees = other == decided.decision
@@ -232,11 +246,12 @@ class DecisionService:
         response: dict[str, Any],
         decided: Decided,
         tenant: Tenant,
+        memory: str,
     ) -> None:
-        """Record a decision for lists, feedback, monitor and log."""
+        """Record a decision for lists, feedback, monitor and log; `memory` is that of before."""
         tenant.pins -= 1
         now = self._clock()
-        tenant.record_decision(raw, options, response, decided, now)
+        tenant.record_decision(raw, options, response, decided, now, memory)
         if (shadow := response["shadow"]) is not None:
             self._tenants.shadow_counts["faults"] += shadow["fault"] is not None
             self._tenants.shadow_counts["decisions"] += shadow["agrees"] is not None
@@ -244,7 +259,11 @@ class DecisionService:
 
     def parse_feedback(self, raw: bytes) -> Any:
         """An outcome; raises RequestError if it is invalid."""
-        return read(self._feedback, raw)
+        found: Any = read(self._feedback, raw)
+        name = getattr(found.outcome, self.endpoint.tenant_field, None)
+        if name is None or "tenant" in found.model_fields_set:
+            return found
+        return found.model_copy(update={"tenant": tenant_of(name)})
 
     async def feedback(self, raw: bytes) -> dict[str, Any]:
         """Record an outcome. One of an unknown decision counts for what acts now."""
@@ -300,13 +319,6 @@ class DecisionService:
         """A recommendation of a tenant's monitor, for the control process."""
         found = self._tenants.find(tenant)
         return {"why": why, "tenant": tenant, "inputs": found and self._inputs(found)}
-
-    async def pause_tenant(self, name: str, reason: str | None) -> None:
-        """Pause a tenant, or resume with None; it is durable at the end."""
-        tenant = await self._tenant(name)
-        tenant.paused = reason
-        self._tenants.save(tenant)
-        await self.flush()
 
     async def flush(self) -> None:
         """Wait until all changes of tenants are durable."""

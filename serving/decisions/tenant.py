@@ -2,6 +2,7 @@
 
 import time
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from pydantic_core import from_json
 
 from loadmaster.serving.decisions.guard import Guard, GuardSettings, restore_history
+from loadmaster.serving.decisions.policy_memory import MAX_TEXT, with_line
 from loadmaster.serving.decisions.request import Decided, RequestOptions, iso
 from loadmaster.serving.decisions.tenant_database import SavedTenant
 from loadmaster.serving.decisions.tenant_store import TenantStore, clock_offset_s
@@ -19,6 +21,7 @@ from loadmaster.serving.monitoring.metrics import TenantLabels
 from loadmaster.serving.monitoring.monitor import MonitorSettings
 from loadmaster.serving.monitoring.recorder import DecisionRecorder
 from loadmaster.serving.policies.control_view import ControlView
+from loadmaster.serving.system import Profile
 
 RECENT = 200  # decisions that are listed
 KNOWN_IDS = 20_000  # decisions that feedback can refer to
@@ -39,12 +42,14 @@ class TenantParts(NamedTuple):
     control: ControlView
     store: TenantStore
     labels: TenantLabels
+    profile: Callable[[str], Profile] = lambda tenant: Profile()  # as configured
 
 
 class Tenant:
-    """Guard windows, responses by request id, lifecycle, rewards, drift, pause, latest decisions.
+    """Guard windows, responses by request id, what policies remember, lifecycle, rewards, drift,
+    pause, latest decisions.
 
-    Guard windows and responses are written when they change, the rest as one record.
+    The first three are written when they change, the rest as one record.
     """
 
     def __init__(self, name: str, parts: TenantParts, now: float) -> None:
@@ -60,12 +65,14 @@ class Tenant:
             now,
             name,
             parts.labels,
+            parts.profile(name),
         )
         self.bundles: tuple[str, str | None] = "", None  # versions that the monitor refers to
         self.used = now
         self.pins = 0  # requests under way: it stays in memory
         self.changes = 0  # decisions and feedback since it was loaded
         self.saved_transitions = 0  # of the lifecycle, when it was last saved
+        self.policy_memory = ""  # see policy_memory.py
         self._store = parts.store
         self._recent: deque[DecisionRow] = deque(maxlen=RECENT)  # without states
         self._recent_bytes = 0
@@ -79,6 +86,7 @@ class Tenant:
             + QUANTITY_BYTES * len(self.guard.histories)
             + ID_BYTES * len(self._sources)
             + self._recent_bytes
+            + len(self.policy_memory)
             + self.responses.memory_bytes
             + self.recorder.monitor.memory_bytes
         )
@@ -90,17 +98,26 @@ class Tenant:
         response: dict[str, Any],
         decided: Decided,
         now: float,
+        memory: str = "",
     ) -> None:
-        """Record a decision for lists, feedback, monitor and log."""
-        row = self.recorder.record_decision(raw, options, response, decided, now)
+        """Record a decision for lists, feedback, monitor and log.
+
+        `memory`: what policies remembered before it.
+        """
+        row = self.recorder.record_decision(raw, options, response, decided, now, memory)
         if len(self._recent) == RECENT:
             self._recent_bytes -= _row_bytes(self._recent[-1])
-        row = row._replace(state="")
+        row = row._replace(state="", memory=None)
         self._recent.appendleft(row)
         self._recent_bytes += _row_bytes(row)
         self._sources[row.id] = decided.source
         if len(self._sources) > KNOWN_IDS:
             self._sources.popitem(last=False)
+
+    def remember(self, line: str) -> None:
+        """Keep what a policy remembers from now on; it is written at once, as guard windows are."""
+        self.policy_memory = with_line(self.policy_memory, line)
+        self._store.put_memory(self.name, self.policy_memory)
 
     def source_of(self, decision_id: str | None, default: str) -> str:
         """What decided; `default` if the decision is not known."""
@@ -149,6 +166,8 @@ class Tenant:
                 continue
         for request_id, digest, at, body in saved.responses:
             self.responses.restore(request_id, digest, min(at - offset_s, now_s), body)
+        if len(saved.memory) <= MAX_TEXT:
+            self.policy_memory = saved.memory
         try:
             record = None if saved.record is None else from_json(saved.record)
         except ValueError:

@@ -40,16 +40,19 @@ create table if not exists responses (
     tenant text, id text, digest blob, at real, body blob, primary key (tenant, id)
 );
 create index if not exists responses_at on responses (at);
+create table if not exists memories (tenant text primary key, at real, memory text);
+create index if not exists memories_at on memories (at);
 """
-AGES = {"tenants": "used", "quantities": "at", "responses": "at"}
+AGES = {"tenants": "used", "quantities": "at", "responses": "at", "memories": "at"}
 
 
 class TenantRows(NamedTuple):
-    """Rows of the three tables; times are seconds since 1970."""
+    """Rows of the four tables; times are seconds since 1970."""
 
     tenants: Sequence[tuple[str, float, str, bytes]] = ()  # name, last use, state, JSON record
     quantities: Sequence[tuple[str, str, float, str]] = ()  # tenant, JSON name, time, JSON record
     responses: Sequence[tuple[str, str, bytes, float, bytes]] = ()  # tenant, id, digest, time, body
+    memories: Sequence[tuple[str, float, str]] = ()  # tenant, time, what policies remember
 
 
 class SavedTenant(NamedTuple):
@@ -58,6 +61,7 @@ class SavedTenant(NamedTuple):
     record: bytes | None = None  # JSON; None: there is none
     quantities: Sequence[tuple[str, str]] = ()  # name and record, both JSON; the oldest first
     responses: Sequence[tuple[str, bytes, float, bytes]] = ()  # id, digest, time, body
+    memory: str = ""  # what policies remember
 
 
 class TenantDatabase:
@@ -96,11 +100,14 @@ class TenantDatabase:
                 "order by at",
                 (tenant, oldest["responses"]),
             ).fetchall()
+            memory = self._reader.execute(
+                "select memory from memories where tenant = ?", (tenant,)
+            ).fetchone()
             record = None if found is None else _unpacked(found[0])
         except (sqlite3.Error, zlib.error, TypeError) as fault:
             log.warning("%s: tenant %s cannot be read: %s", self._file, tenant, fault)
             return SavedTenant()
-        return SavedTenant(record, quantities, responses)
+        return SavedTenant(record, quantities, responses, "" if memory is None else memory[0])
 
     async def write(self, rows: TenantRows) -> None:
         """Write all rows in one transaction; raises OSError or sqlite3.Error, without a change."""
@@ -145,6 +152,7 @@ class TenantDatabase:
         changed.update(latest.values())
         _insert(database, "quantities", rows.quantities)
         _insert(database, "responses", rows.responses)
+        _insert(database, "memories", rows.memories)
         packed = ((name, at, state, zlib.compress(one, 1)) for name, at, state, one in rows.tenants)
         _insert(database, "tenants", packed)
         return changed

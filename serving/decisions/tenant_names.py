@@ -1,9 +1,10 @@
 """Names of tenants, the tenants that a client may use, and the settings for keeping them.
 
 A tenant is a cluster or an application that decisions are made for. Requests that name none belong
-to the tenant `default`.
+to the tenant `default`, unless the system's states name one (`Endpoint.tenant_field`).
 """
 
+import hashlib
 import re
 from collections.abc import Iterable
 from typing import Annotated, Any
@@ -25,6 +26,18 @@ TENANT_FIELD: Any = Field(
 def is_tenant(name: str) -> bool:
     """Whether a text is a valid name of a tenant, known or not."""
     return re.fullmatch(TENANT_PATTERN.strip("^$"), name) is not None
+
+
+def tenant_of(name: str) -> str:
+    """The tenant that has the name of an application: the same if that is valid.
+
+    Else invalid characters become dots, and a digest distinguishes it: "shop/cart" is
+    "shop.cart-" and eight digits.
+    """
+    if is_tenant(name):
+        return name
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9._-]', '.', name)[:55]}-{digest}"
 
 
 class TenantSettings(Settings):

@@ -158,10 +158,11 @@ class TenantRegistry:
         known, tenant.bundles = tenant.bundles, self._bundles
         if not known[0] or known == self._bundles:
             return
-        if known[0] != self._bundles[0] and self._promoted:
-            tenant.recorder.replaced(f"the bundle {self._bundles[0]} serves", self._clock())
+        if known[0] != self._bundles[0]:
+            why = f"the bundle {self._bundles[0]} is new"
+            tenant.recorder.replaced(why, self._clock(), promoted=self._promoted)
         else:
-            tenant.recorder.bundles_changed(serving=known[0] != self._bundles[0])
+            tenant.recorder.monitor.shadow_changed()
 
     # Bounds and persistence.
 

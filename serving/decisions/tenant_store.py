@@ -34,10 +34,12 @@ class _Batch:
     number: int
     quantities: dict[tuple[str, str], QuantityHistory] = field(default_factory=dict)
     responses: dict[tuple[str, str], tuple[bytes, float, bytes]] = field(default_factory=dict)
+    memories: dict[str, str] = field(default_factory=dict)
     records: dict[str, tuple[float, str, Any]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        return len(self.quantities) + len(self.responses) + len(self.records)
+        changes = len(self.quantities) + len(self.responses) + len(self.memories)
+        return changes + len(self.records)
 
     def extended_by(self, newer: "_Batch") -> "_Batch":
         """Both batches, after the older one could not be written."""
@@ -45,15 +47,16 @@ class _Batch:
             newer.number,
             {**self.quantities, **newer.quantities},
             {**self.responses, **newer.responses},
+            {**self.memories, **newer.memories},
             {**self.records, **newer.records},
         )
         both.drop_excess()
         return both
 
     def drop_excess(self) -> None:
-        """Drop the oldest beyond MAX_UNWRITTEN: responses, then quantities, then records."""
-        tables: tuple[dict[Any, Any], ...] = self.responses, self.quantities, self.records
-        for table in tables:
+        """Drop the oldest beyond MAX_UNWRITTEN: responses, quantities, memories, then records."""
+        tables: tuple[dict[Any, Any], ...] = self.responses, self.quantities, self.memories
+        for table in (*tables, self.records):
             for key in list(islice(table, max(0, len(self) - MAX_UNWRITTEN))):
                 del table[key]
 
@@ -69,6 +72,7 @@ class _Batch:
                 for (tenant, name), history in self.quantities.items()
             ],
             [(*key, *one) for key, one in self.responses.items()],
+            [(tenant, now, memory) for tenant, memory in self.memories.items()],
         )
 
 
@@ -93,6 +97,11 @@ class TenantStore:
         self, tenant: str, request_id: str, digest: bytes, at: float, body: bytes
     ) -> None:
         self._batch.responses[tenant, request_id] = digest, at, body
+        self._keep()
+
+    def put_memory(self, tenant: str, memory: str) -> None:
+        """Write what policies remember of a tenant."""
+        self._batch.memories[tenant] = memory
         self._keep()
 
     def put_record(self, tenant: str, used: float, state: str, record: Any) -> int:

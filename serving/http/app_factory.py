@@ -144,6 +144,7 @@ def _system(
         view,
         TenantStore(RemoteDatabase(control, name)),
         TenantLabels(),
+        lambda tenant: endpoint.complete(one.profiles.get(tenant, one.profile)),
     )
     tenants = TenantRegistry(settings.tenants, parts, time.time)
     service = DecisionService(one, runner, worker, tenants, view)

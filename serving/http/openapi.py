@@ -41,6 +41,22 @@ TENANT_QUERY = Annotated[str, Query(pattern=TENANT_PATTERN)], DEFAULT_TENANT
 EXAMPLE_CHARACTERS = 30_000  # a longer state is too long to read
 WITH_REASON = {"by hand": {"summary": "with a reason", "value": {"reason": "maintenance"}}}
 
+ESTIMATE = {
+    "fqe": {
+        "summary": "by fitted Q evaluation",
+        "value": {"tenant": "shop", "mean": 141.0, "lower": 133.5, "source": "fqe", "episodes": 80},
+    }
+}
+PROFILE = {
+    "high stakes": {
+        "summary": "high stakes",
+        "value": {
+            "tenant": "shop",
+            "profile": {"slo": 0.2, "utilisation": {"cpu": 0.6, "memory": 0.7}, "stakes": "high"},
+        },
+    }
+}
+
 
 def document(endpoints: Mapping[str, Endpoint[Any, Any, Any]]) -> dict[str, Any]:
     """Build the OpenAPI document of these systems."""
@@ -111,6 +127,10 @@ def _declare_system(api: APIRouter, system: str, endpoint: Endpoint[Any, Any, An
     pause = schemas.PauseRequest
     post("pause", "Let the rule act until resume. (admin)", status, pause, WITH_REASON, 409)
     post("resume", "Let the policy act again. (admin)", status, pause, WITH_REASON, 409)
+    estimate, profile = schemas.EstimateRequest, schemas.ProfileRequest
+    summary = "Report an off-policy estimate of the serving bundle's reward. (admin)"
+    post("estimate", summary, status, estimate, ESTIMATE, 409)
+    post("profile", "Set the profile of a tenant. (admin)", status, profile, PROFILE, 409)
     promote = schemas.PromoteRequest
     post("promote", "Serve or shadow a bundle. (admin)", status, promote, None, 409)
     post("rollback", "Serve the previous bundle again. (admin)", status, action, None, 409)

@@ -99,7 +99,7 @@ class Gateway:
             self._check_pending()
             self._meter.add(1)
             try:
-                options = parse_options(raw)
+                options = parse_options(raw, system.endpoint.tenant_field)
                 access.require(options.tenant)
                 response = await system.respond(raw, options)
                 if (connection := request.scope.get(CONNECTION)) is not None:

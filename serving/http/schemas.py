@@ -1,11 +1,11 @@
 """Schemas of responses and of admin requests, for OpenAPI and for tests."""
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TenantName
-from loadmaster.serving.system import Record
+from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TENANT_FIELD, TenantName
+from loadmaster.serving.system import Profile, Record, field_error
 
 
 class Response(BaseModel):
@@ -108,10 +108,20 @@ class SystemsResponse(Response):
     systems: list[SystemBrief]
 
 
+class EstimateSchema(Response):
+    mean: float
+    lower: float
+    source: str
+    episodes: int
+
+
 class LifecycleSchema(Response):
     state: Literal["OFFLINE", "ONLINE", "SERVING"]
     since: str
     why: str
+    evidence: str = Field(description="what keeps the policy in its state now")
+    estimate: EstimateSchema | None = Field(description="of the serving bundle's reward")
+    profile: Profile
 
 
 class ActiveTenant(Response):
@@ -178,3 +188,28 @@ class PromoteRequest(AdminRequest):
         "shadow bundle",
     )
     to: Literal["shadow", "serving"] = "serving"
+
+
+class EstimateRequest(AdminRequest):
+    """Off-policy estimate of the reward of the serving bundle for a tenant."""
+
+    tenant: TenantName = TENANT_FIELD
+    mean: float = Field(description="in the unit of the rewards")
+    lower: float = Field(description="confidence bound, at most the mean")
+    source: str = Field(min_length=1, max_length=100, description="method or job")
+    episodes: int = Field(ge=1, le=10**9, description="logged episodes that it is from")
+    version: str | None = Field(
+        default=None, max_length=64, description="of the bundle; null: the one that serves"
+    )
+
+    @model_validator(mode="after")
+    def check_bound(self) -> Self:
+        if self.lower > self.mean:
+            message = f"{self.lower:g} is above the mean {self.mean:g}; expected at most that"
+            raise field_error(("lower",), message)
+        return self
+
+
+class ProfileRequest(AdminRequest):
+    tenant: TenantName = TENANT_FIELD
+    profile: Profile | None = Field(default=None, description="null: as configured")

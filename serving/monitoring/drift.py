@@ -275,6 +275,13 @@ class DriftDetectors:
         if (old := self._streams.get(name)) is not None:
             self._streams[name] = Stream(self._block, drifts=old.drifts, last=old.last)
 
+    def restart(self, name: str, time: float) -> None:
+        """Count a drift that was found in another way, and start a new stream after it."""
+        self._streams.setdefault(name, Stream(self._block))
+        self.reset(name)
+        self._streams[name].drifts += 1
+        self._streams[name].last = time
+
     def means(self) -> dict[str, float]:
         """Mean of each stream since it last changed."""
         means = ((name, each.mean) for name, each in self._streams.items())

@@ -1,41 +1,38 @@
-"""The lifecycle of a learned policy, and what drifts and rewards recommend for it.
+"""The lifecycle of a learned policy: its states, thresholds and transitions.
 
-`next_state` is Algorithm 1 of AWARE (Qiu et al., USENIX ATC 2023) as a pure function of a window of
-rewards. An entry of the window is an episode's reward or one decision's, as the caller chooses.
+`next_state` is Algorithm 1 of AWARE (Qiu et al., USENIX ATC 2023) as a pure function, for a service
+and for a training loop. An entry of a window is an episode's reward or one decision's, as the
+caller chooses; the paper has 10 episodes and `z_threshold` 0.
 
     INITIALIZED -> OFFLINE (bootstrap) or ONLINE
-    OFFLINE -> ONLINE     mean >= online
-    ONLINE  -> SERVING    mean >= serving and deviation in bounds
-    SERVING -> ONLINE     mean < serving or deviation out of bounds
+    OFFLINE -> ONLINE     lower bound of an off-policy estimate >= T_online
+    ONLINE  -> SERVING    mean >= T_serving and deviation in bounds
+    SERVING -> ONLINE     mean < T_serving or deviation out of bounds
 
-The thresholds are measured on the rules, see `measure_thresholds`. Differences from the paper:
-- A policy is demoted only if its mean is below the threshold by more than `z_threshold` standard
-  errors; 0 is the paper's rule.
-- With `retrain_offline` a policy whose mean degrades goes to OFFLINE, from ONLINE too, so that the
-  rules act while it is retrained. A policy whose rewards only vary too much goes to ONLINE.
+No threshold is configured (`measure_thresholds`). T_online is the larger of the rules' reward and
+that of the application's profile. T_serving is `degradation` (2.6%) below what the policy itself
+earned when it had converged (`reward_stats.ConvergedReward`), and at least the rules' reward.
 
-`recommend` adds the detected drifts:
-- Rewards come first: `next_state` compares them with those of the rules.
-- A fall of rewards that ADWIN detects is faster than a full window. The rules take over if they are
-  known to earn more than the policy does after the fall, or if their rewards are unknown. Otherwise
-  the policy goes on while it is retrained.
-- A drift of inputs alone does no harm. With rewards, a window of them that is newer than the drift
-  decides. Without rewards the policy is retrained if `on_input_drift` is "retrain", and goes on.
+Differences from the paper:
+- A policy that does not act earns nothing, so OFFLINE ends by an `Estimate`, never by rewards.
+- A policy is demoted only if its mean is below the threshold, or its deviation above, by more than
+  `z_threshold` standard errors; 0 is the paper's rule.
+- With `retrain_offline` a policy that earns less than the rules goes to OFFLINE, from ONLINE too,
+  so that the rules act while it is retrained; with high stakes every degraded one does. A policy
+  that still earns more than the rules goes on, in ONLINE.
+- With `plateau` a policy that learns serves only once its rewards have stopped rising.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
-from operator import mul
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, FiniteFloat, PositiveInt
 
 from loadmaster.envs.settings import Settings
-from loadmaster.serving.monitoring.drift import Drift
-
-SHOWN_INPUTS = 3  # drifts in one reason
+from loadmaster.serving.monitoring.reward_stats import RewardStats, standard_error, summarize
+from loadmaster.serving.system import Profile
 
 
 class LifecycleState(StrEnum):
@@ -58,75 +55,75 @@ class LifecycleSettings(Settings):
     # Standard errors that count as noise: many, since every reward is followed by a test.
     z_threshold: float = Field(default=4.0, ge=0)
     bootstrap: bool = True  # the first state is OFFLINE, not ONLINE
-    retrain_offline: bool = True  # a degraded policy does not act
-
-
-class RewardStats(NamedTuple):
-    """Statistics of a window of rewards."""
-
-    size: int
-    mean: float
-    std: float  # of the sample; 0 for a single reward
+    retrain_offline: bool = True  # a policy that earns less than the rules does not act
+    # Rewards over which the mean may not rise by more than `degradation` before SERVING
+    plateau: int = Field(default=0, ge=0, le=10_000)
 
 
 class Thresholds(NamedTuple):
-    online: float  # minimum mean
+    online: float  # minimum lower bound of an estimate
     serving: float  # minimum mean
     deviation: float  # maximum standard deviation
+    rules: float  # their mean
+
+
+class Estimate(NamedTuple):
+    """Reward of a policy that does not act, from logged decisions: fitted Q evaluation."""
+
+    mean: FiniteFloat  # in the unit of the rewards
+    lower: FiniteFloat  # confidence bound
+    source: str  # method
+    episodes: PositiveInt  # that it is from
 
 
 class Transition(NamedTuple):
     to: LifecycleState | None  # None: no change
     why: str
-    degraded: bool = False  # the policy acts, and the rules would earn more
+    degraded: bool = False  # the policy acts, and earns less than it must
 
 
-def summarize(rewards: Sequence[float]) -> RewardStats:
-    """Mean and standard deviation of at least one reward."""
-    count = len(rewards)
-    mean = math.fsum(rewards) / count
-    squares = math.fsum((reward - mean) * (reward - mean) for reward in rewards)
-    return RewardStats(count, mean, math.sqrt(squares / (count - 1)) if count > 1 else 0.0)
-
-
-def standard_error(rewards: Sequence[float]) -> float:
-    """Standard error of the mean of at least two autocorrelated rewards, in order of time.
-
-    Jobs that share a cluster are slow together, so successive rewards are correlated. The sample
-    size is divided by the integrated autocorrelation time, summed up to the first lag whose
-    autocorrelation is not positive.
-    """
-    stats = summarize(rewards)
-    centred = [reward - stats.mean for reward in rewards]
-    squares = math.fsum(map(mul, centred, centred))
-    if squares == 0.0:
-        return 0.0
-    correlation_time = 1.0
-    for lag in range(1, len(centred) // 2):
-        correlation = math.fsum(map(mul, centred[lag:], centred)) / squares
-        if correlation <= 0.0:
-            break
-        correlation_time += 2.0 * correlation
-    return stats.std * math.sqrt(correlation_time / len(rewards))
-
-
-def measure_thresholds(rules: Sequence[float], settings: LifecycleSettings) -> Thresholds | None:
+def measure_thresholds(
+    rules: Sequence[float],
+    settings: LifecycleSettings,
+    profile: Profile | None = None,
+    converged: float | None = None,
+) -> Thresholds | None:
     """Thresholds from the latest rewards of the rules; None until their window is full.
 
-    The degradation is a share of |mean|, subtracted from the mean, so that it means "worse" for
-    either sign (2.6% of a mean of -100 allow -102.6). Where |mean| is smaller than the standard
+    The degradation is a share of |converged|, subtracted from it, so that it means "worse" for
+    either sign (2.6% of -100 allow -102.6). Where that is smaller than the rules' standard
     deviation, it is a share of the deviation. The tolerated deviation is at least the degradation,
     also where the rules always earn the same.
     """
     if len(rules) < settings.window:
         return None
     stats = summarize(rules[-settings.window :])
-    allowed = settings.degradation * max(abs(stats.mean), stats.std)
+    required = None if profile is None else profile.reward
+    own = stats.mean if converged is None else converged
+    allowed = settings.degradation * max(abs(own), stats.std)
     return Thresholds(
-        online=stats.mean,
-        serving=stats.mean - allowed,
+        online=stats.mean if required is None else max(stats.mean, required),
+        serving=stats.mean if converged is None else max(stats.mean, converged - allowed),
         deviation=max(settings.deviation * stats.std, allowed),
+        rules=stats.mean,
     )
+
+
+def first_state(profile: Profile, start: LifecycleState) -> LifecycleState:
+    """State of a new application: `start`, unless its profile decides."""
+    bootstrap = profile.bootstrap
+    if bootstrap is None and profile.stakes == "high":
+        bootstrap = True
+    if bootstrap is None:
+        return start
+    if bootstrap:
+        return LifecycleState.OFFLINE
+    return LifecycleState.ONLINE if start is LifecycleState.OFFLINE else start
+
+
+def trial_state(profile: Profile) -> LifecycleState:
+    """State in which a new bundle starts. With high stakes it acts only after an estimate."""
+    return LifecycleState.OFFLINE if profile.stakes == "high" else LifecycleState.ONLINE
 
 
 def next_state(
@@ -134,140 +131,111 @@ def next_state(
     rewards: Sequence[float],
     rules: Sequence[float],
     settings: LifecycleSettings,
+    *,
+    profile: Profile | None = None,
+    estimate: Estimate | None = None,
+    converged: float | None = None,
 ) -> Transition:
-    """Transition of a policy in `state`, from its latest rewards and those of the rules."""
+    """Transition of a policy in `state`, from its latest rewards and those of the rules.
+
+    `estimate` counts in OFFLINE only, `rewards` in the other states. An estimate is evidence from
+    before the policy acted: on a change to OFFLINE the caller drops it, and the rewards too.
+    `converged`: what the policy earned in SERVING; None if it was never there.
+    """
+    profile = profile or Profile()
     if state is LifecycleState.INITIALIZED:
-        if settings.bootstrap:
-            return Transition(LifecycleState.OFFLINE, "the rules act while the policy learns")
-        return Transition(LifecycleState.ONLINE, "the policy learns while it acts")
-    for whose, measured in (("policy", rewards), ("rules", rules)):
-        if len(measured) < settings.window:
-            progress = f"{len(measured)} of {settings.window} rewards of the {whose}"
+        start = LifecycleState.OFFLINE if settings.bootstrap else LifecycleState.ONLINE
+        to = first_state(profile, start)
+        acts = "the rules act" if to is LifecycleState.OFFLINE else "the policy acts"
+        return Transition(to, f"{acts} while the policy learns")
+    offline = state is LifecycleState.OFFLINE
+    measured = [("rules", rules)] if offline else [("policy", rewards), ("rules", rules)]
+    for whose, some in measured:
+        if len(some) < settings.window:
+            progress = f"{len(some)} of {settings.window} rewards of the {whose}"
             return Transition(None, f"too few rewards: {progress}")
-    thresholds = measure_thresholds(rules, settings)
+    thresholds = measure_thresholds(rules, settings, profile, converged)
     assert thresholds is not None  # the rules' window is full
-    stats = summarize(rewards[-settings.window :])
-    if state is LifecycleState.OFFLINE:
-        mean, bar = _mean_text(stats), f"the {thresholds.online:.4g} of the rules"
-        if stats.mean >= thresholds.online:
-            return Transition(LifecycleState.ONLINE, f"{mean} reaches {bar}")
-        return Transition(None, f"{mean} is below {bar}")
-    margin = 0.0
-    if stats.mean < thresholds.serving:
-        errors = [standard_error(window[-settings.window :]) for window in (rewards, rules)]
-        margin = settings.z_threshold * math.hypot(*errors)
-    return _next_acting_state(state, stats, margin, thresholds, settings)
+    if offline:
+        return _leave_offline(estimate, thresholds)
+    return _next_acting_state(state, rewards, rules, thresholds, settings, profile)
+
+
+def _leave_offline(estimate: Estimate | None, thresholds: Thresholds) -> Transition:
+    source = "the rules" if thresholds.online == thresholds.rules else "the profile"
+    bar = f"the {thresholds.online:.4g} of {source}"
+    if estimate is None:
+        return Transition(None, f"no estimate of the policy's reward; expected at least {bar}")
+    bound = f"the lower bound {estimate.lower:.4g} of its estimated reward ({estimate.source})"
+    if estimate.lower >= thresholds.online:
+        return Transition(LifecycleState.ONLINE, f"{bound} reaches {bar}")
+    return Transition(None, f"{bound} is below {bar}")
 
 
 def _next_acting_state(
     state: LifecycleState,
-    stats: RewardStats,
-    margin: float,
+    rewards: Sequence[float],
+    rules: Sequence[float],
     thresholds: Thresholds,
     settings: LifecycleSettings,
+    profile: Profile,
 ) -> Transition:
-    """Transition from ONLINE or SERVING. `margin`: shortfall that noise explains."""
-    mean, bar = _mean_text(stats), _bar_text(thresholds, settings)
+    """Transition from ONLINE or SERVING."""
+    window = settings.window
+    stats = summarize(rewards[-window:])
+    mean, bar = f"the mean {stats.mean:.4g} of the last {window} rewards", serving_bar(thresholds)
     spread = f"their deviation {stats.std:.4g}"
     most = f"the {thresholds.deviation:.4g} allowed"
-    down = LifecycleState.OFFLINE if settings.retrain_offline else LifecycleState.ONLINE
     serves = state is LifecycleState.SERVING
-    if stats.mean + margin < thresholds.serving:
-        return Transition(None if down is state else down, f"{mean} is below {bar}", degraded=True)
-    if stats.std > thresholds.deviation:
+    if stats.mean < thresholds.serving:
+        error = standard_error(rewards[-window:])
+        if thresholds.serving == thresholds.rules:
+            error = math.hypot(error, standard_error(rules[-window:]))
+        if stats.mean + settings.z_threshold * error < thresholds.serving:
+            down = degraded_state(stats.mean, thresholds, settings, profile)
+            to = None if down is state else down
+            return Transition(to, f"{mean} is below {bar}", degraded=True)
+    # The logarithm of a sample's deviation has a variance of 1 / (2 (n - 1)); here are two samples.
+    noise = math.exp(settings.z_threshold / math.sqrt(window - 1)) if serves else 1.0
+    if stats.std > thresholds.deviation * noise:
         to = LifecycleState.ONLINE if serves else None
         return Transition(to, f"{spread} is above {most}, at {mean}")
     if stats.mean < thresholds.serving:
         return Transition(None, f"{mean} is below {bar}, within noise")
     if serves:
         return Transition(None, f"{mean} holds against {bar}")
+    if (rising := _rising(rewards, stats, settings)) is not None:
+        return Transition(None, rising)
     why = f"{mean} reaches {bar}, {spread} stays within {most}"
     return Transition(LifecycleState.SERVING, why)
 
 
-def _mean_text(stats: RewardStats) -> str:
-    return f"the mean {stats.mean:.4g} of the last {stats.size} rewards"
+def _rising(
+    rewards: Sequence[float], stats: RewardStats, settings: LifecycleSettings
+) -> str | None:
+    """Why the policy has not converged; None if it has, or need not."""
+    if not (plateau := settings.plateau):
+        return None
+    before = rewards[-settings.window - plateau : -plateau]
+    if len(before) < settings.window:
+        needed = settings.window + plateau
+        return f"too few rewards: {len(rewards)} of {needed} that show whether they rise"
+    old = summarize(before)
+    if stats.mean - old.mean <= settings.degradation * max(abs(old.mean), old.std):
+        return None
+    return f"the mean still rises: {stats.mean:.4g}, {old.mean:.4g} {plateau} rewards before"
 
 
-def _bar_text(thresholds: Thresholds, settings: LifecycleSettings) -> str:
-    return f"{thresholds.serving:.4g}, the rules' less {settings.degradation:.2%}"
+def degraded_state(
+    mean: float, thresholds: Thresholds, settings: LifecycleSettings, profile: Profile
+) -> LifecycleState:
+    """State of a degraded policy: OFFLINE if the rules should act while it is retrained."""
+    by_rules = settings.retrain_offline and mean < thresholds.rules
+    offline = by_rules or profile.stakes == "high"
+    return LifecycleState.OFFLINE if offline else LifecycleState.ONLINE
 
 
-class Recommendation(NamedTuple):
-    """`keep`: no change of actor. `retrain`: the policy acts while another is trained.
-    `fall back`: the rules act meanwhile."""
-
-    action: Literal["keep", "retrain", "fall back"]
-    to: LifecycleState | None  # the next state, if it changes
-    why: str
-
-
-@dataclass
-class Evidence:
-    """Drifts that no recommendation has been carried out for yet."""
-
-    fall: Drift | None = None  # of the policy's rewards
-    inputs: dict[str, Drift] = field(default_factory=dict)
-    rewards_since: int = 0  # rewards of the policy since the latest drift of an input
-
-    def add_input_drift(self, drift: Drift) -> None:
-        self.inputs[drift.name] = drift
-        self.rewards_since = 0
-
-    def add_reward(self, window: int) -> None:
-        """Count a reward; a full window of newer rewards supersedes drifts of inputs."""
-        self.rewards_since += 1
-        if self.rewards_since > window:
-            self.inputs.clear()
-
-
-def recommend(
-    state: LifecycleState,
-    rewards: Sequence[float],
-    rules: Sequence[float],
-    evidence: Evidence,
-    settings: LifecycleSettings,
-    retrain_on_inputs: bool,
-) -> Recommendation:
-    """Recommend an action from rewards of the policy and of the rules (latest last) and drifts."""
-    transition = next_state(state, rewards, rules, settings)
-    if state in (LifecycleState.ONLINE, LifecycleState.SERVING):
-        fall = evidence.fall
-        if transition.degraded and transition.to is not None:
-            cause = "" if fall is None else f"{fall.description}; "
-            return _retrain(transition.to, f"{cause}{transition.why}", evidence)
-        if fall is not None:
-            return _after_fall(fall, measure_thresholds(rules, settings), evidence, settings)
-        if evidence.inputs and retrain_on_inputs and len(rewards) < settings.window:
-            why = f"{_input_drifts(evidence)}; no rewards show its effect"
-            return Recommendation("retrain", None, why)
-    return Recommendation("keep", transition.to, transition.why)
-
-
-def _after_fall(
-    fall: Drift, thresholds: Thresholds | None, evidence: Evidence, settings: LifecycleSettings
-) -> Recommendation:
-    to = LifecycleState.OFFLINE if settings.retrain_offline else None
-    if thresholds is None:
-        why = "the rewards of the rules are not known"
-    else:
-        why = f"below {_bar_text(thresholds, settings)}"
-        if fall.after >= thresholds.serving:
-            to, why = None, f"not {why}"
-    return _retrain(to, f"{fall.description}, {why}", evidence)
-
-
-def _retrain(to: LifecycleState | None, why: str, evidence: Evidence) -> Recommendation:
-    """Only in OFFLINE do the rules act."""
-    action: Literal["retrain", "fall back"]
-    action = "fall back" if to is LifecycleState.OFFLINE else "retrain"
-    drifted = f"; {_input_drifts(evidence)}" if evidence.inputs else ""
-    return Recommendation(action, to, f"{why}{drifted}")
-
-
-def _input_drifts(evidence: Evidence) -> str:
-    """Describe the latest drifts of inputs."""
-    latest = sorted(evidence.inputs.values(), key=lambda drift: -drift.time)
-    more = len(latest) - SHOWN_INPUTS
-    shown = "; ".join(drift.description for drift in latest[:SHOWN_INPUTS])
-    return f"{shown}; and {more} more" if more > 0 else shown
+def serving_bar(thresholds: Thresholds) -> str:
+    """What T_serving is, in words."""
+    source = "the rules" if thresholds.serving == thresholds.rules else "its converged reward"
+    return f"the {thresholds.serving:.4g} required by {source}"

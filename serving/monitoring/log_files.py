@@ -41,6 +41,8 @@ class DecisionRow(NamedTuple):
     guard: Sequence[str]
     latency_ms: float
     tenant: str = DEFAULT_TENANT  # logs before tenants have no such column
+    memory: str | None = None  # what policies remembered of the tenant before; nor this one
+    lifecycle: str = ""  # state of the tenant; logs before it have no such column
 
 
 class FeedbackRow(NamedTuple):

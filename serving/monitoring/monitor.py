@@ -5,34 +5,33 @@ Memory is bounded, and times are passed in. The recorder adds decisions and feed
 """
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from pydantic import Field, FiniteFloat, TypeAdapter
+from pydantic import Field, TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
-from loadmaster.serving.monitoring.drift import MAX_VALUE, Drift, DriftDetectors, Stream
+from loadmaster.serving.monitoring.drift import MAX_VALUE, Drift, DriftDetectors
 from loadmaster.serving.monitoring.history import IntervalCounts, IntervalHistory
 from loadmaster.serving.monitoring.lifecycle import (
-    Evidence,
+    Estimate,
     LifecycleSettings,
     LifecycleState,
-    Recommendation,
     Thresholds,
     measure_thresholds,
-    recommend,
-    summarize,
 )
+from loadmaster.serving.monitoring.monitor_state import ACTORS, Actor, MonitorState, ShadowCounts
+from loadmaster.serving.monitoring.recommendation import Evidence, Recommendation, recommend
+from loadmaster.serving.monitoring.reward_falls import FallDetector, FallSettings
+from loadmaster.serving.monitoring.reward_stats import ConvergedReward, summarize
+from loadmaster.serving.system import Profile
 
 MAX_EVENTS = 100  # drifts kept one by one
 SHOWN_EVENTS = 20
-
-Actor = Literal["policy", "rule"]
-ACTORS: tuple[Actor, ...] = ("policy", "rule")
+FALLS_BYTES = 2500  # of a detector, estimated
+EPISODES = 10  # in a window of rewards, as in the paper
 
 
 class MonitorSettings(Settings):
@@ -42,33 +41,13 @@ class MonitorSettings(Settings):
     reward_block: int = Field(default=4, ge=1, le=10_000)  # rewards
     input_shift: float = Field(default=0.25, ge=0)  # smallest relative drift that counts
     on_input_drift: Literal["retrain", "note"] = "note"  # if there are no rewards
+    falls: FallSettings = FallSettings()  # of the policy's rewards
     lifecycle: LifecycleSettings = LifecycleSettings()
 
-
-@dataclass
-class ShadowCounts:
-    """Decisions of the shadow policy; `agreed` is the sum of their agreements, each at most 1."""
-
-    decisions: int = 0
-    agreed: float = 0.0
-    faults: int = 0
-
-
-@dataclass
-class MonitorState:
-    """Persistent state of a monitor, without its history."""
-
-    format: Literal[1] = 1  # version of the record
-    decisions: Counter[str] = field(default_factory=lambda: Counter(policy=0, fallback=0))
-    by_cause: Counter[str] = field(default_factory=Counter)
-    shadow: ShadowCounts = field(default_factory=ShadowCounts)
-    rewards: dict[Actor, list[FiniteFloat]] = field(
-        default_factory=lambda: {actor: [] for actor in ACTORS}
-    )
-    watches: dict[str, Stream] = field(default_factory=dict)  # of rewards
-    inputs: dict[str, Stream] = field(default_factory=dict)
-    drifts: list[Drift] = field(default_factory=list)
-    evidence: Evidence = field(default_factory=Evidence)
+    @property
+    def episode(self) -> int:
+        """Rewards that count as one episode for the detection of falls."""
+        return max(1, self.lifecycle.window // EPISODES)
 
 
 _STATE, _HISTORY = TypeAdapter(MonitorState), TypeAdapter(list[IntervalCounts])
@@ -85,13 +64,17 @@ class Monitor:
         self._state = kept = _STATE.validate_python(record)
         self._history = IntervalHistory(_HISTORY.validate_python(record["history"]))
         for actor in ACTORS:
-            del kept.rewards[actor][: -settings.lifecycle.window]
+            del kept.rewards[actor][: -self._kept_rewards]
         self._reward_drift = DriftDetectors(
             "rewards", settings.delta, settings.reward_block, kept.watches
         )
         self._input_drift = DriftDetectors(
             "inputs", settings.delta, settings.input_block, kept.inputs, staggered=True
         )
+
+    @property
+    def _kept_rewards(self) -> int:
+        return self.settings.lifecycle.window + self.settings.lifecycle.plateau
 
     def record_decision(
         self,
@@ -136,19 +119,33 @@ class Monitor:
             raise InputError(f"reward {reward}; expected a finite number")
         interval = self._history.at(time)
         interval.add_reward(reward)
-        rewards, window = self._state.rewards[actor], self.settings.lifecycle.window
+        rewards = self._state.rewards[actor]
         rewards.append(reward)
-        if len(rewards) > window:
+        if len(rewards) > self._kept_rewards:
             del rewards[0]
+        fall = None
         if actor == "policy":
-            self._state.evidence.add_reward(window)
-        drift = self._reward_drift.add(time, actor, reward)
+            self._state.evidence.add_reward(self.settings.lifecycle.window)
+            fall = self._add_to_falls(time, reward)
+        # A fall that the faster detector has found is not reported again.
+        drift = self._reward_drift.add(time, actor, reward) if fall is None else fall
         if drift is None:
             return ()
         self._add_drifts(interval, [drift])
         return (drift,)
 
-    def recommendation(self, state: LifecycleState) -> Recommendation:
+    def _add_to_falls(self, time: float, reward: float) -> Drift | None:
+        if self._state.falls is None:
+            self._state.falls = FallDetector()
+        settings = self.settings
+        fall = self._state.falls.add(time, reward, settings.episode, settings.falls)
+        if fall is not None:
+            self._reward_drift.restart("policy", time)
+        return fall
+
+    def recommendation(
+        self, state: LifecycleState, profile: Profile | None = None
+    ) -> Recommendation:
         """What to do with the policy in that state of the lifecycle."""
         return recommend(
             state,
@@ -157,7 +154,38 @@ class Monitor:
             self._state.evidence,
             self.settings.lifecycle,
             retrain_on_inputs=self.settings.on_input_drift == "retrain",
+            profile=profile,
+            estimate=self._state.estimate,
+            converged=self.converged,
         )
+
+    @property
+    def estimate(self) -> Estimate | None:
+        """Of the policy's reward, from logged decisions."""
+        return self._state.estimate
+
+    @estimate.setter
+    def estimate(self, estimate: Estimate | None) -> None:
+        self._state.estimate = estimate
+
+    @property
+    def converged(self) -> float | None:
+        """What the policy earned in SERVING; None if it was never there."""
+        return None if self._state.converged is None else self._state.converged.value
+
+    def update_converged(self) -> None:
+        """Count the latest reward of the policy, which serves, in its converged reward.
+
+        Rewards do not count while their mean is too low: a fall must not lower the bar.
+        """
+        settings, converged = self.settings.lifecycle, self._state.converged
+        rewards = self._state.rewards["policy"][-settings.window :]
+        if len(rewards) < settings.window:
+            return
+        if converged is None:
+            self._state.converged = ConvergedReward.measure(rewards)
+        elif summarize(rewards).mean >= converged.bar(settings.degradation):
+            converged.add(rewards[-1], settings.window)
 
     def acted_on(self) -> None:
         """Drop the drifts: a recommendation based on them was carried out."""
@@ -165,7 +193,9 @@ class Monitor:
 
     def policy_changed(self) -> None:
         """Drop the rewards of the policy: another one acts from now on, or none."""
-        self._state.rewards["policy"].clear()
+        state = self._state
+        state.rewards["policy"].clear()
+        state.falls = state.estimate = state.converged = None
         self._reward_drift.reset("policy")
         self.acted_on()
 
@@ -177,7 +207,7 @@ class Monitor:
         """Means of the input features since they last changed."""
         return self._input_drift.means()
 
-    def status(self) -> dict[str, Any]:
+    def status(self, profile: Profile | None = None) -> dict[str, Any]:
         """Return the monitor's part of an endpoint's status."""
         state = self._state
         rewards = self._reward_drift.status().values()
@@ -189,7 +219,7 @@ class Monitor:
                 "fallback_rate": self._history.fallback_rate(),
             },
             "latency_ms": self._history.latency_ms(),
-            "rewards": self._reward_status(),
+            "rewards": self._reward_status(profile),
             "drift": {
                 "rewards": {
                     "count": sum(each["count"] for each in rewards),
@@ -211,7 +241,8 @@ class Monitor:
         state = self._state
         streams = len(state.inputs) + len(state.watches)
         rewards = sum(map(len, state.rewards.values()))
-        return self._history.memory_bytes + 1000 * streams + 32 * rewards
+        falls = 0 if state.falls is None else FALLS_BYTES
+        return self._history.memory_bytes + 1000 * streams + 32 * rewards + falls
 
     @property
     def total(self) -> int:
@@ -244,17 +275,23 @@ class Monitor:
                 if drift.exceeds(self.settings.input_shift):
                     self._state.evidence.add_input_drift(drift)
             elif drift.name == "policy":
+                if self._state.falls is not None:
+                    self._state.falls.move_to(drift.after)
                 matters = drift.fell and drift.exceeds(self.settings.lifecycle.degradation)
                 # A rise cancels the fall before it.
                 self._state.evidence.fall = drift if matters else None
 
-    def _reward_status(self) -> dict[str, Any]:
+    def _reward_status(self, profile: Profile | None) -> dict[str, Any]:
         status: dict[str, Any] = {}
+        window = self.settings.lifecycle.window
         for actor, rewards in self._state.rewards.items():
-            count, mean, std = summarize(rewards) if rewards else (0, None, None)
+            count, mean, std = summarize(rewards[-window:]) if rewards else (0, None, None)
             status[actor] = {"mean": mean, "std": std, "count": count}
-        thresholds = measure_thresholds(self._state.rewards["rule"], self.settings.lifecycle)
+        thresholds = measure_thresholds(
+            self._state.rewards["rule"], self.settings.lifecycle, profile, self.converged
+        )
         status["thresholds"] = (
             thresholds._asdict() if thresholds else dict.fromkeys(Thresholds._fields)
         )
+        status["converged"] = self.converged
         return status

@@ -12,7 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from loadmaster.serving.decisions.request import Loaded, RequestError, iso, line_of, read
-from loadmaster.serving.http.schemas import AdminRequest, PauseRequest, PromoteRequest
+from loadmaster.serving.http.schemas import (
+    AdminRequest,
+    EstimateRequest,
+    PauseRequest,
+    ProfileRequest,
+    PromoteRequest,
+)
 from loadmaster.serving.policies.auto_retrain import AutoRetrainer
 from loadmaster.serving.policies.control_view import ControlState
 from loadmaster.serving.policies.store import StateWriter, Version, resolve_bundle
@@ -29,6 +35,8 @@ class AdminAction(StrEnum):
     RESUME = "resume"
     PROMOTE = "promote"
     ROLLBACK = "rollback"
+    ESTIMATE = "estimate"  # of a tenant only, as the next
+    PROFILE = "profile"
 
 
 REQUESTS: Mapping[AdminAction, type[AdminRequest]] = {
@@ -36,6 +44,8 @@ REQUESTS: Mapping[AdminAction, type[AdminRequest]] = {
     AdminAction.RESUME: PauseRequest,
     AdminAction.PROMOTE: PromoteRequest,
     AdminAction.ROLLBACK: AdminRequest,
+    AdminAction.ESTIMATE: EstimateRequest,
+    AdminAction.PROFILE: ProfileRequest,
 }
 
 

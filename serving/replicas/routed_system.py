@@ -40,6 +40,7 @@ class Places(Protocol):
 class RoutedSystem:
     """One system. Requests wait while their tenant moves, or while another state is applied."""
 
+    TENANT_ADMIN: ClassVar = ("pause", "estimate", "profile")
     OPERATIONS: ClassVar = (
         "respond",
         "feedback",
@@ -47,7 +48,7 @@ class RoutedSystem:
         "status",
         "decisions",
         "history",
-        "pause",
+        *TENANT_ADMIN,
     )
 
     def __init__(self, local: DecisionService) -> None:
@@ -104,12 +105,16 @@ class RoutedSystem:
         tenant: str | None = getattr(request, "tenant", None)
         if tenant is not None:
             access.require(tenant)
-            await self._routed(tenant, "pause", [tenant, pause_reason(action, request)])
+            if action in (AdminAction.ESTIMATE, AdminAction.PROFILE):
+                body = request.model_dump(mode="json")
+                await self._routed(tenant, action.value, [tenant, body])
+            else:
+                await self._routed(tenant, "pause", [tenant, pause_reason(action, request)])
             return await self.status(tenant, access)
         access.require_all()
-        body = [self.endpoint.system, {"action": action.value, "raw": raw}]
+        call = [self.endpoint.system, {"action": action.value, "raw": raw}]
         assert self._replica is not None
-        await self._replica.call_control("admin", body)
+        await self._replica.call_control("admin", call)
         return await self.status(DEFAULT_TENANT, access)
 
     async def _routed(self, tenant: str, name: str, arguments: list[Any]) -> Json:
@@ -156,9 +161,8 @@ class RoutedSystem:
                 return await self._local.respond(raw, RequestOptions(*options))
             if name == "status":
                 return await self._status(*arguments)
-            if name == "pause":
-                return await self._local.pause_tenant(*arguments)
-            operation: Callable[..., Awaitable[Any]] = getattr(self._local, name)
+            at = self._local.tenant_admin if name in self.TENANT_ADMIN else self._local
+            operation: Callable[..., Awaitable[Any]] = getattr(at, name)
             return await operation(*arguments)
         finally:
             if self._active[tenant] == 1:

@@ -6,10 +6,12 @@ from typing import Any
 
 from loadmaster.serving.decisions.request import iso
 from loadmaster.serving.decisions.tenant_database import TenantDatabase, TenantRows
+from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT
 from loadmaster.serving.decisions.tenant_registry import most_active
 from loadmaster.serving.http.idempotency import KEEP_S
 from loadmaster.serving.jobs.client import Jobs
 from loadmaster.serving.monitoring.decision_log import log_folder
+from loadmaster.serving.monitoring.lifecycle import LifecycleState, first_state
 from loadmaster.serving.policies.auto_retrain import AutoRetrainer
 from loadmaster.serving.policies.control_view import ControlState
 from loadmaster.serving.policies.logged_states import LoggedStates
@@ -52,7 +54,9 @@ class SystemControl:
         window_s = max(one.guard.flap_window_s, one.guard.stabilisation_s)
         file = settings.folder / f"{name}.sqlite"
         self._database = TenantDatabase(file, window_s, KEEP_S, settings.tenants.disk_bytes)
-        self._before_tenants = record.get("keeper"), one.start
+        profile = one.profiles.get(DEFAULT_TENANT, one.profile)
+        start = first_state(profile, LifecycleState(one.start))
+        self._before_tenants = record.get("keeper"), start.value
         self.manager = PolicyManager(
             workers, StateWriter(store), configured, retrainer, publish_state, time.time
         )

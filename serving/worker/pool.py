@@ -21,10 +21,12 @@ class Worker(Protocol):
     """A system's workers as the gateway calls them. Replies are JSON: see `decisions/request`."""
 
     def decide(
-        self, version: str, folder: str, request: bytes, deadline: float
+        self, version: str, folder: str, request: bytes, deadline: float, memory: str = ""
     ) -> Awaitable[bytes]: ...
 
-    def propose(self, version: str, folder: str, request: bytes) -> Awaitable[bytes]: ...
+    def propose(
+        self, version: str, folder: str, request: bytes, memory: str = ""
+    ) -> Awaitable[bytes]: ...
 
     @property
     def is_up(self) -> bool: ...
@@ -132,18 +134,20 @@ class WorkerPool:
         return self._active.connection() is not None
 
     def decide(
-        self, version: str, folder: str, request: bytes, deadline: float
+        self, version: str, folder: str, request: bytes, deadline: float, memory: str = ""
     ) -> Awaitable[bytes]:
         if (client := self._active.connection()) is None:
             raise ConnectionError("no worker is up")
         if client.is_remote:
             deadline = math.inf  # machines do not share a clock
-        return client.call(DECIDE, PolicyCall(version, folder, request, deadline))
+        return client.call(DECIDE, PolicyCall(version, folder, request, deadline, memory))
 
-    def propose(self, version: str, folder: str, request: bytes) -> Awaitable[bytes]:
+    def propose(
+        self, version: str, folder: str, request: bytes, memory: str = ""
+    ) -> Awaitable[bytes]:
         if (client := self._shadow.connection()) is None:
             raise ConnectionError("no worker is up")
-        return client.call(PROPOSE, PolicyCall(version, folder, request))
+        return client.call(PROPOSE, PolicyCall(version, folder, request, memory=memory))
 
 
 class CircuitBreaker:

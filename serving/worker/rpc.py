@@ -35,32 +35,36 @@ BATCHES = 2  # unanswered writes: one is decided on while replies of the other b
 SMOOTHING = 0.05  # weight of the latest reply in the mean time of a call
 FLUSH_S = 0.02  # how long a reply may wait for those of the next calls
 _HEADER = struct.Struct("!IBI")  # bytes that follow, kind, number of the call
-_CALL = struct.Struct("!dHH")  # deadline, bytes of version and folder
+_CALL = struct.Struct("!dHHI")  # deadline, bytes of version, folder and memory
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyCall:
-    """Arguments of a call: a request, and the bundle that decides (version "": the rule)."""
+    """Arguments of a call: a request, the bundle that decides (version "": the rule), and what
+    policies remember of the tenant (`decisions/policy_memory`)."""
 
     version: str
     folder: str
     request: bytes
     deadline: float = math.inf  # of the monotonic clock, which all processes of a machine share
+    memory: str = ""
 
     def encode(self) -> bytes:
-        version, folder = self.version.encode(), self.folder.encode()
-        head = _CALL.pack(self.deadline, len(version), len(folder))
-        return b"".join((head, version, folder, self.request))
+        version, folder, memory = self.version.encode(), self.folder.encode(), self.memory.encode()
+        head = _CALL.pack(self.deadline, len(version), len(folder), len(memory))
+        return b"".join((head, version, folder, memory, self.request))
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        deadline, version, folder = _CALL.unpack_from(body)
+        deadline, version, folder, memory = _CALL.unpack_from(body)
         start = _CALL.size + version
+        end = start + folder
         return cls(
             body[_CALL.size : start].decode(),
-            body[start : start + folder].decode(),
-            body[start + folder :],
+            body[start:end].decode(),
+            body[end + memory :],
             deadline,
+            body[end : end + memory].decode(),
         )
 
 

@@ -14,12 +14,14 @@ from pydantic_core import to_json as encode_json
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.policy import Explanation, Option, Proposal
+from loadmaster.serving.decisions.policy_memory import decide_with, memory_line
 from loadmaster.serving.decisions.request import (
     EXCEPTION,
     FALLBACK,
     ILLEGAL,
     NOT_FINITE,
     POLICY,
+    UNKNOWN,
     Decided,
     Invalid,
     Loaded,
@@ -65,12 +67,19 @@ class SystemWorker:
             freeze_gc()
 
     async def decide(
-        self, version: str, folder: str, request: bytes, deadline: float = math.inf
+        self,
+        version: str,
+        folder: str,
+        request: bytes,
+        deadline: float = math.inf,
+        memory: str = "",
     ) -> bytes:
-        return await asyncio.to_thread(self._decide, PolicyCall(version, folder, request, deadline))
+        call = PolicyCall(version, folder, request, deadline, memory)
+        return await asyncio.to_thread(self._decide, call)
 
-    async def propose(self, version: str, folder: str, request: bytes) -> bytes:
-        return await asyncio.to_thread(self._propose, PolicyCall(version, folder, request))
+    async def propose(self, version: str, folder: str, request: bytes, memory: str = "") -> bytes:
+        call = PolicyCall(version, folder, request, memory=memory)
+        return await asyncio.to_thread(self._propose, call)
 
     async def load(self, folder: str) -> bytes:
         """Load the bundle in a folder for both runners, before any decision needs it."""
@@ -104,14 +113,18 @@ class SystemWorker:
             try:
                 if self._busy_since > call.deadline:
                     raise TimeoutError("the gateway no longer waits for this call")
-                return encode_reply(self._active.decide(call.request, call.version, call.folder))
+                return encode_reply(
+                    self._active.decide(call.request, call.version, call.folder, call.memory)
+                )
             finally:
                 self._busy_since = None
                 self.meter.add(-1)
 
     def _propose(self, call: PolicyCall) -> bytes:
         with self._shadow_lock:
-            return to_json(self._shadow.propose(call.request, call.version, call.folder))
+            return to_json(
+                self._shadow.propose(call.request, call.version, call.folder, call.memory)
+            )
 
 
 class NotFiniteError(Exception):
@@ -145,8 +158,12 @@ class PolicyRunner:
         self._policies = {**dict(latest), policy.version: policy}
         return policy
 
-    def decide(self, raw: bytes, version: str, folder: str) -> Decided | Invalid:
-        """Decide by the policy of that version; by the rule if it is "" or the policy fails."""
+    def decide(self, raw: bytes, version: str, folder: str, memory: str = "") -> Decided | Invalid:
+        """Decide by the policy of that version; by the rule if it is "" or the policy fails.
+
+        The rule also decides where the policy proposes that; what the policy remembers is kept.
+        `memory`: what policies remember of the tenant.
+        """
         try:
             state = self.state(raw)
         except RequestError as error:
@@ -154,18 +171,24 @@ class PolicyRunner:
         if not version:
             return self.decide_by_rule(state)
         try:
-            return self._run(self._policy(version, folder), state, source=POLICY)
+            decided = self._run(self._policy(version, folder), state, POLICY, memory=memory)
         except Exception as fault:  # of any kind: the rule must decide then
             return self.decide_by_rule(state, _cause_of(fault), line_of(fault))
+        if not decided.detail:
+            return decided
+        by_rule = self.decide_by_rule(state, UNKNOWN, decided.detail)
+        notes = [*by_rule.reason["notes"], decided.detail]
+        return by_rule._replace(memory=decided.memory, reason={**by_rule.reason, "notes": notes})
 
     def decide_by_rule(self, state: Any, cause: str | None = None, detail: str = "") -> Decided:
         return self._run(self.rule, state, FALLBACK, cause, detail)
 
-    def propose(self, raw: bytes, version: str, folder: str) -> Proposed:
+    def propose(self, raw: bytes, version: str, folder: str, memory: str = "") -> Proposed:
         """Decide by the policy of that version, without a fallback."""
         try:
             policy, state = self._policy(version, folder), self.state(raw)
-            return Proposed(decision=self._run(policy, state, source=POLICY).decision)
+            decided = self._run(policy, state, POLICY, memory=memory)
+            return Proposed(decision=decided.decision, memory=decided.memory)
         except Exception as fault:
             return Proposed(fault=_cause_of(fault), detail=line_of(fault))
 
@@ -180,18 +203,25 @@ class PolicyRunner:
         return found
 
     def _run(
-        self, policy: Policy, state: Any, source: str, cause: str | None = None, detail: str = ""
+        self,
+        policy: Policy,
+        state: Any,
+        source: str,
+        cause: str | None = None,
+        detail: str = "",
+        memory: str = "",
     ) -> Decided:
-        proposal = policy.decide(state)
+        proposal = decide_with(policy, state, memory)
         return Decided(
             decision=self._checked(state, proposal),
             reason=_encode_explanation(proposal.explanation),
             source=source,
             cause=cause,
-            detail=detail,
+            detail=detail or proposal.unknown,
             policy=PolicyRef(name=policy.name, version=policy.version),
             quantities=self.endpoint.quantities(state, proposal.decision),
             features=dict(self.endpoint.features(state)),
+            memory=memory_line(policy, proposal),
         )
 
     def _checked(self, state: Any, proposal: Proposal) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def test_the_default_folder_follows_xdg(monkeypatch: pytest.MonkeyPatch, tmp_pat
     [
         ({"systems": {}}, "systems"),
         ({"systems": {"toy": {"rul": "x"}}}, "systems.toy.rul"),
-        ({"systems": {"toy": {"start": "ONLINE"}}}, "systems.toy.start"),
+        ({"systems": {"toy": {"start": "INITIALIZED"}}}, "systems.toy.start"),
         ({"systems": {"toy": {"deadline_ms": 0}}}, "systems.toy.deadline_ms"),
         ({"systems": {"toy": {"deadline_ms": float("nan")}}}, "systems.toy.deadline_ms"),
         ({"systems": {"toy": {"batch": 64}}}, "systems.toy.batch"),

@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import Manifest, manifest_text, read_manifest
 from loadmaster.models.policy import Explanation, Option, Proposal
+from loadmaster.serving.decisions.policy_memory import MAX_NUMBERS
 from loadmaster.serving.system import Endpoint, Policy, Quantity, Record, State
 
 REFERENCE = "tests.serving.toy:ENDPOINT"
@@ -66,6 +69,26 @@ class Follow:
         )
 
 
+class Count(Follow):
+    """Remembers how many decisions it made for a tenant, and sets as many replicas.
+
+    `does` is "counts", or "counts as FORMAT" for a memory of another format; "forgets" returns a
+    memory that cannot be stored.
+    """
+
+    def __init__(self, name: str, version: str, does: str, extra: int) -> None:
+        super().__init__(name, version, does, extra)
+        self.memory_format = does.partition(" as ")[2] or "toy-1"
+
+    def decide(self, state: ToyState, memory: NDArray[np.float32] | None = None) -> Proposal:
+        count = 1.0 if memory is None else float(memory[0]) + 1
+        kept = np.array([count, 0.1 * count], np.float32)
+        if self._does == "forgets":
+            kept = np.zeros(MAX_NUMBERS + 1, np.float32)
+        reason = Explanation(f"{count:g} decisions", {"to": [Option("count", score=count)]})
+        return Proposal(ToyDecision(replicas=min(count + self._extra, MOST)), reason, kept)
+
+
 class ToyEndpoint(Endpoint[ToyState, ToyDecision, ToyOutcome]):
     system = "toy"
     summary = "Replicas follow the load."
@@ -82,7 +105,8 @@ class ToyEndpoint(Endpoint[ToyState, ToyDecision, ToyOutcome]):
         if hashlib.sha256(content).hexdigest() != manifest.sha256:
             raise InputError(f"{folder} is damaged")
         trained = manifest.trained
-        return Follow(manifest.name, manifest.sha256[:12], trained["does"], trained["extra"])
+        kind = Count if trained["does"].startswith(("counts", "forgets")) else Follow
+        return kind(manifest.name, manifest.sha256[:12], trained["does"], trained["extra"])
 
     def rule(self, name: str) -> Policy:
         return Follow(name, "", "", 0) if name == "follow" else Hold()
@@ -121,12 +145,18 @@ class Hold:
 ENDPOINT = ToyEndpoint()
 
 
-def make_bundle(folder: Path, name: str = "toy", does: str = "follows", extra: int = 0) -> Path:
+def make_bundle(
+    folder: Path,
+    name: str = "toy",
+    does: str = "follows",
+    extra: int = 0,
+    system: str = "toy",
+) -> Path:
     """Write a bundle that `ToyEndpoint.policy` can load."""
     content = json.dumps([name, does, extra]).encode()
     digest, trained = hashlib.sha256(content).hexdigest(), {"does": does, "extra": extra}
     manifest = Manifest(
-        name=name, system="toy", network={}, trained=trained, results={}, loadmaster="0",
+        name=name, system=system, network={}, trained=trained, results={}, loadmaster="0",
         sha256=digest, size=len(content),
     )  # fmt: skip
     folder.mkdir(parents=True)

@@ -15,7 +15,7 @@ export function showState(status) {
     return [status.paused ? `Paused. ${lead}` : lead, element("span", { class: "source" }, name)];
   });
   setText(byId("reason"), status.acting_because);
-  const { state, since, why } = status.lifecycle;
+  const { state, since, why, evidence, estimate, profile } = status.lifecycle;
   for (const step of byId("lifecycle").children) {
     const isCurrent = step.textContent === state;
     step.toggleAttribute("data-current", isCurrent);
@@ -24,9 +24,14 @@ export function showState(status) {
   }
   byId("lifecycle").dataset.lifecycle = state;
   const repeated = status.acting_because.includes(why ?? "");
-  renderInto(byId("lifecycle-note"), [since, why, repeated], () => ["since ", timeElement(since), repeated ? "" : `: ${why}`]);
+  const more = [evidence === why ? null : evidence, estimateText(estimate), profile?.stakes === "high" ? "high stakes" : null].filter(Boolean);
+  renderInto(byId("lifecycle-note"), [since, why, repeated, ...more], () => [
+    "since ", timeElement(since), repeated ? "" : `: ${why}`, ...more.flatMap((text) => [element("br"), text])]);
   document.title = `${byPolicy ? "" : "▲ rule decides · "}${status.system} · Loadmaster console`;
 }
+
+const estimateText = (estimate) => estimate
+  && `estimated reward ${decimal(estimate.mean)}, at least ${decimal(estimate.lower)} (${estimate.source}, ${plural(estimate.episodes, "episode")})`;
 
 // The last interval is still being filled: current figures come from the one before it.
 export const lastComplete = ({ intervals }) => intervals.at(-2) ?? intervals.at(-1);

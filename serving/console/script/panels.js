@@ -37,7 +37,7 @@ function policyRows({ policies, rule }) {
 }
 
 // Means and standard deviations on one scale, with the thresholds of the lifecycle.
-function rewardRows({ policy, rule, thresholds }) {
+function rewardRows({ policy, rule, thresholds, converged }) {
   const sources = [["policy", policy, "by-policy"], ["rule", rule, "by-rule"]];
   const lines = [["online", thresholds.online], ["serving", thresholds.serving]].filter(([, value]) => isNumber(value));
   const ends = sources.flatMap(([, { mean, std }]) => (isNumber(mean) ? [mean - (std ?? 0), mean + (std ?? 0)] : []));
@@ -52,7 +52,7 @@ function rewardRows({ policy, rule, thresholds }) {
       isNumber(mean) ? mark("mean", mean, mean, 2, 14) : null);
     return [role(name, kind), scale, `${decimal(mean)} ± ${decimal(std)}`, count(number)];
   });
-  const named = [...lines, ["deviation at most", thresholds.deviation]].filter(([, value]) => isNumber(value));
+  const named = [...lines, ["deviation at most", thresholds.deviation], ["converged", converged]].filter(([, value]) => isNumber(value));
   const note = named.map(([name, value]) => `${name} ${decimal(value)}`).join(" · ");
   return [table(["", "", "mean", "count"], rows, "rewards"), element("p", { class: "note" }, `thresholds: ${note || NONE}`)];
 }

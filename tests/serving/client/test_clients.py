@@ -104,6 +104,15 @@ def test_invalid_state_is_not_sent(make_client: MakeClient, state: Any) -> None:
         ("promote", ("das",), STATUS, "das/promote", {}),
         ("promote", ("das", "b", "shadow"), STATUS, "das/promote", {"bundle": "b", "to": "shadow"}),
         ("rollback", ("das",), STATUS, "das/rollback", {}),
+        (
+            "estimate",
+            ("das", 3.0, 2.5, "fqe", 8),
+            STATUS,
+            "das/estimate",
+            {"mean": 3.0, "lower": 2.5, "source": "fqe", "episodes": 8},
+        ),
+        ("profile", ("das", {"slo": 0.2}), STATUS, "das/profile", {"profile": {"slo": 0.2}}),
+        ("profile", ("das", None), STATUS, "das/profile", {}),
     ],
 )
 def test_other_calls_send_their_requests(

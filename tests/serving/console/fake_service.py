@@ -94,7 +94,14 @@ class FakeSystem:
             "tenants": {"known": 1, "by_state": {"SERVING": 1}, "most_active": []},
             "paused_scope": None,
             "rule": "weighted-fair",
-            "lifecycle": {"state": "SERVING", "since": ago(), "why": "rewards hold"},
+            "lifecycle": {
+                "state": "SERVING",
+                "since": ago(),
+                "why": "rewards hold",
+                "estimate": None,
+                "evidence": "the mean -14 holds",
+                "profile": {"stakes": "normal"},
+            },
             "paused": False,
             "acting": "policy",
             "acting_because": "rewards hold",
@@ -164,7 +171,11 @@ def make_das() -> FakeSystem:
         rule="las-consolidate",
         uncertain=True,
         drift={"rewards": drift, "inputs": {"queue": {**drift, "mean": 37.2}}},
-        lifecycle={"state": "ONLINE", "since": drift["last"], "why": "rewards drifted"},
+        lifecycle={
+            "state": "ONLINE", "since": drift["last"], "why": "rewards drifted",
+            "evidence": "too few rewards", "profile": {"stakes": "high"},
+            "estimate": {"mean": -15.0, "lower": -16.5, "source": "fqe", "episodes": 80},
+        },
         acting="fallback",
         retraining={
             "job": "retrain-das-0007", "status": "RUNNING", "submitted_at": drift["last"],

@@ -54,6 +54,31 @@ def test_limits_of_one_quantity(limits: dict[str, Any], moves: list[tuple[float,
         assert applied(guard, current, proposed, now_s) == allowed
 
 
+def test_limits_are_by_kind() -> None:
+    """The guard's own are of quantities without a kind; only the factor has no unit."""
+    kinds = {"cpu": {"minimum": 100, "step": 50, "total": 300, "factor": 3}}
+    guard = Guard(GuardSettings.model_validate({"maximum": 8, "total": 10, "kinds": kinds}))
+    many = [
+        Quantity("a", 2, 9), Quantity("b", 2, 4), Quantity("x", 120, 190, kind="cpu"),
+        Quantity("y", 120, 90, kind="cpu"), Quantity("z", 70, 100, kind="cpu"),
+        Quantity("m", 500, 9000, kind="memory"),
+    ]  # fmt: skip
+    result = carried_out(guard, many, 0.0)
+    assert result.allowed == {"a": 8, "b": 2, "x": 130 + 0, "y": 100, "z": 70}
+    guard = Guard(GuardSettings(factor=2))
+    result = carried_out(guard, [Quantity("m", 500, 9000, kind="memory")], 0.0)
+    assert result.allowed == {"m": 1000}
+
+
+def test_unknown_kinds_are_refused() -> None:
+    settings = GuardSettings.model_validate({"kinds": {"cpu": {"step": 1}}})
+    settings.check_kinds(("cpu", "memory"))
+    with pytest.raises(InputError, match="'cpu'"):
+        settings.check_kinds(("cpu_m",))
+    with pytest.raises(InputError):
+        build_settings(GuardSettings, {"kinds": {"cpu": {"minimum": 2, "maximum": 1}}})
+
+
 def test_changes_are_reported() -> None:
     guard = Guard(GuardSettings(minimum=2, maximum=8, flaps=0))
     result = carried_out(guard, [Quantity("web", 5, 12), Quantity("db", 5, 1)], 0.0)

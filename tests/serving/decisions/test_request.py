@@ -19,6 +19,7 @@ from loadmaster.serving.decisions.request import (
     parse_options,
     read,
 )
+from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, tenant_of
 from loadmaster.serving.system import Quantity, Record
 from tests.serving import toy
 
@@ -49,6 +50,22 @@ def test_malformed_requests_are_refused_in_the_same_words(raw: bytes) -> None:
 def test_parse_options_refuses_wrong_options(field: str, value: str) -> None:
     raw = request.to_json({"state": STATE, field: value})
     assert refused(lambda: parse_options(raw)).field == field
+
+
+@pytest.mark.parametrize("as_msgpack", [False, True])
+def test_a_field_of_the_state_names_the_tenant(as_msgpack: bool) -> None:
+    def tenant(body: dict[str, Any], field: str = "service") -> str:
+        raw = request.to_json(body)
+        return parse_options(request.json_to_msgpack(raw) if as_msgpack else raw, field).tenant
+
+    state = {**STATE, "service": "shop/cart"}
+    assert tenant({"state": state}) == tenant_of("shop/cart")
+    assert tenant({"state": state, "mode": "shadow"}) == tenant_of("shop/cart")
+    assert tenant({"state": state, "tenant": "given"}) == "given"
+    assert tenant({"state": state, "tenant": DEFAULT_TENANT}) == DEFAULT_TENANT
+    assert tenant({"state": state}, "") == DEFAULT_TENANT
+    assert tenant({"state": STATE}) == tenant({}) == DEFAULT_TENANT
+    assert tenant({"state": {"service": 7}}) == DEFAULT_TENANT, "the worker refuses it"
 
 
 @pytest.mark.parametrize("name", ["\\u006dode", "mod\\u0065", "\\u006d\\u006f\\u0064\\u0065"])

@@ -123,8 +123,8 @@ def test_each_tenant_has_its_own_lifecycle(start: Start) -> None:
     status = view(here, "status", "a")
     assert (status["lifecycle"]["state"], status["acting"]) == ("OFFLINE", "fallback")
     assert status["retraining"]["wanted"].startswith("tenant a: ")
-    assert view(here, "status", "b")["lifecycle"]["state"] == "SERVING"
-    assert view(here, "status")["tenants"]["by_state"] == {"SERVING": 2, "OFFLINE": 1}
+    assert view(here, "status", "b")["lifecycle"]["state"] == "ONLINE"
+    assert view(here, "status")["tenants"]["by_state"] == {"ONLINE": 2, "OFFLINE": 1}
     assert here.decide()["cause"] is None
     listed = view(here, "status")["tenants"]["most_active"]
     assert [one["tenant"] for one in listed] == ["a", "b", "default"]

@@ -23,11 +23,13 @@ def send(here: LocalService, system: str, body: Any, **headers: str) -> Answer:
 @pytest.mark.parametrize("system", ALL)
 @pytest.mark.parametrize("example", ["small", "large"])
 def test_decisions_are_those_of_json(everything: LocalService, system: str, example: str) -> None:
-    body = {"state": everything.state(system, example)}
+    # A tenant each: a policy that remembers one decides otherwise the second time.
+    body = {"state": everything.state(system, example), "tenant": f"{example}-json"}
     expected = everything.request("POST", f"/v1/{system}/decide", body).json
     assert expected["source"] == "policy"
-    for kind in (*MSGPACK, "Application/MsgPack; charset=binary"):
-        answer = send(everything, system, body, Content_Type=kind)
+    for number, kind in enumerate((*MSGPACK, "Application/MsgPack; charset=binary")):
+        own = {**body, "tenant": f"{example}-{number}"}
+        answer = send(everything, system, own, Content_Type=kind)
         assert answer.status == 200, answer
         assert answer.headers["content-type"] == "application/json"
         for field in ("decision", "source", "cause", "reason", "policy"):

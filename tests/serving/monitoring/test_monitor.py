@@ -16,6 +16,7 @@ from loadmaster.serving.monitoring.drift import MAX_STREAMS
 from loadmaster.serving.monitoring.history import INTERVALS, IntervalCounts, percentiles
 from loadmaster.serving.monitoring.lifecycle import LifecycleSettings, LifecycleState
 from loadmaster.serving.monitoring.monitor import Monitor, MonitorSettings
+from loadmaster.serving.monitoring.reward_falls import FallSettings
 
 NOW = 1_800_000_000.0
 SERVING, ONLINE, OFFLINE = LifecycleState.SERVING, LifecycleState.ONLINE, LifecycleState.OFFLINE
@@ -23,7 +24,10 @@ QUICK = LifecycleSettings(window=20, z_threshold=2.0)
 QUICKLY = MonitorSettings(lifecycle=QUICK, reward_block=1)
 BOLD = QUICKLY.model_copy(update={"lifecycle": QUICK.model_copy(update={"retrain_offline": False})})
 WARY = QUICKLY.model_copy(update={"on_input_drift": "retrain"})
-BLIND = QUICKLY.model_copy(update={"delta": 1e-9})  # ADWIN detects nothing
+# Neither detector finds anything.
+BLIND = QUICKLY.model_copy(
+    update={"delta": 1e-9, "falls": FallSettings(between_false_alarms=1e300)}
+)
 
 
 def decide(monitor: Monitor, time: float = NOW, cause: str | None = None, **more: Any) -> Any:
@@ -119,7 +123,7 @@ KEEP, FALL_BACK, RETRAIN = ("keep", None), ("fall back", OFFLINE), ("retrain", N
         (QUICKLY, [GOOD, BAD], SERVING, FALL_BACK, "rules are not known"),
         (BOLD, [GOOD, BAD], SERVING, RETRAIN, "rules are not known"),
         (BLIND, [RULE, GOOD, BAD], SERVING, FALL_BACK, "mean"),  # found by the window alone
-        (QUICKLY, [("rule", -20, 20), ("policy", -16, 100), ("policy", -4, 20)], SERVING,
+        (BLIND, [("rule", -20, 20), ("policy", -16, 100), ("policy", -4, 10)], SERVING,
          ("keep", ONLINE), "deviation"),  # a rise
         (QUICKLY, [GOOD, BAD, ("policy", -4, 99)], SERVING, KEEP, ""),  # a rise cancels the fall
         (QUICKLY, [("policy", 1000, 99), ("policy", 997, 99)], SERVING, KEEP, ""),  # a small fall
@@ -243,12 +247,25 @@ DAMAGED = [{"levels": levels} for levels in ([[[1.0, 0.0, 1.0]]], [[[float("nan"
         {"inputs": {"jobs": {**STREAM, "adwin": {**ADWIN, "levels": [[]], "cut": [1.0]}}}},
         {"drifts": [[1, 2]]},
         {"evidence": {"fall": 1}},
+        {"falls": {"coefficients": [1.0]}},
+        {"estimate": [1.0, 2.0]},
+        {"converged": {"level": float("nan"), "count": 3}},
         dict.fromkeys(Monitor().record()),
     ],
 )
 def test_damaged_record_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="validation error"):
         Monitor(record={**Monitor().record(), **change})
+
+
+def test_record_of_before_there_were_trials_is_continued(busy: dict[str, Any]) -> None:
+    older = {name: busy[name] for name in busy if name not in ("falls", "estimate", "converged")}
+    monitor = Monitor(record=older)
+    assert (monitor.estimate, monitor.converged) == (None, None)
+    assert monitor.status()["rewards"]["policy"]["count"] == 200
+    add(monitor, "policy", -25.0, 1)
+    monitor.update_converged()
+    assert monitor.converged == pytest.approx(-25, abs=2)
 
 
 def test_record_size_is_bounded(busy: dict[str, Any]) -> None:

@@ -60,7 +60,7 @@ def test_degraded_policy_is_replaced(degraded: LocalService, cluster: FakeCluste
     tick(degraded)
     status = degraded.status()
     assert status["policies"]["serving"]["name"] == "retrained"
-    assert (status["lifecycle"]["state"], status["acting"]) == ("SERVING", "policy")
+    assert (status["lifecycle"]["state"], status["acting"]) == ("ONLINE", "policy")  # on trial
     assert "-12.5% jct" in status["lifecycle"]["why"]
     assert degraded.decide(load=42)["decision"] == {"replicas": 7}
 

@@ -231,6 +231,25 @@ async def test_actions_reach_all_gateways_before_their_next_decision(
         assert not late
 
 
+async def test_estimates_and_profiles_reach_the_owners_of_their_tenants(tmp_path: Path) -> None:
+    estimate = {"mean": 2.0, "lower": 1.0, "source": "fqe", "episodes": 3}
+    async with cluster(tmp_path, 2) as made:
+        for tenant in TENANTS[:10]:
+            answer = await post(made.gateways[0], "estimate", {**estimate, "tenant": tenant})
+            assert (answer.json["tenant"], answer.json["lifecycle"]["estimate"]) == (
+                tenant,
+                estimate,
+            )
+            profile = {"tenant": tenant, "profile": {"stakes": "high"}}
+            answer = await post(made.gateways[1], "profile", profile)
+            assert answer.json["lifecycle"]["state"] == "OFFLINE"
+            wrong = {**estimate, "tenant": tenant, "version": "none"}
+            assert (await post(made.gateways[0], "estimate", wrong)).status == 409
+        third = await made.add()
+        for tenant in TENANTS[:10]:
+            assert (await decide(third, tenant))["cause"] == "lifecycle"
+
+
 async def test_a_tenant_is_paused_wherever_it_moves(tmp_path: Path) -> None:
     async with cluster(tmp_path, 1) as made:
         for tenant in TENANTS:

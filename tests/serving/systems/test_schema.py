@@ -8,6 +8,8 @@ import pytest
 from pydantic import ValidationError
 
 from loadmaster.serving.system import State
+from loadmaster.serving.systems.aware.schema import EXAMPLE as AWARE_EXAMPLE
+from loadmaster.serving.systems.aware.schema import AwareState
 from loadmaster.serving.systems.das.schema import DasState
 from loadmaster.serving.systems.decima import snapshot
 from loadmaster.serving.systems.decima.examples import examples
@@ -18,8 +20,12 @@ from loadmaster.serving.systems.sure.schema import EXAMPLE as SURE_EXAMPLE
 from loadmaster.serving.systems.sure.schema import SureState
 from tests.serving.systems.das.clusters import job, machine
 
-MODELS = {"das": DasState, "decima": DecimaState, "outcome": DecimaOutcome, "sure": SureState}
+MODELS = {
+    "aware": AwareState, "das": DasState, "decima": DecimaState, "outcome": DecimaOutcome,
+    "sure": SureState,
+}  # fmt: skip
 VALID: dict[str, Any] = {
+    "aware": AWARE_EXAMPLE,
     "sure": SURE_EXAMPLE,
     "decima": EXAMPLE,
     "outcome": {"job": "a", "completion_s": 3.0, "work_s": 5.0},
@@ -154,6 +160,42 @@ def fault_of(system: str, state: Any) -> tuple[str, str]:
         ("sure", {"max_instances": 0}, "max_instances", "equal to 1"),
         ("sure", {"minutes_since_restart": -1}, "minutes_since_restart", "equal to 0"),
         ("sure", {"version": 2}, "version", "1"),
+        ("aware", {"application": ""}, "application", "at least 1"),
+        ("aware", {"slo_s": 0}, "slo_s", "greater than 0"),
+        ("aware", {"slo_s": NAN}, "slo_s", "number"),
+        ("aware", {"bounds.replicas": [0, 5]}, "bounds.replicas.0", "equal to 1"),
+        ("aware", {"bounds.replicas": [5, 1]}, "bounds.replicas", "5 is above 1"),
+        ("aware", {"bounds.cpu_m": [2048, 128]}, "bounds.cpu_m", "expected the least first"),
+        ("aware", {"bounds.memory_mib": [256]}, "bounds.memory_mib", "at least 2"),
+        ("aware", {"plan.replicas": 0}, "plan.replicas", "equal to 1"),
+        ("aware", {"plan.replicas": 2.5}, "plan.replicas", "integer"),
+        ("aware", {"plan.cpu_m": 0}, "plan.cpu_m", "equal to 1"),
+        ("aware", {"reports.age_s": []}, "reports.age_s", "at least 1"),
+        ("aware", {"reports.age_s.1": 70}, "reports.age_s.1", "70 after 63; expected the oldest"),
+        ("aware", {"reports.age_s.4": 18}, "reports.age_s.4", "18 after 18"),
+        ("aware", {"reports.age_s.4": -1}, "reports.age_s.4", "equal to 0"),
+        ("aware", {"reports.pods": [3, 3]}, "reports.pods", "2 values; expected 5, as many as age"),
+        ("aware", {"reports.ooms": [0]}, "reports.ooms", "1 values; expected 5"),
+        ("aware", {"reports.seen": [1, 1]}, "reports.seen", "2 values; expected 5"),
+        ("aware", {"reports.seen": [1, 1, 1, 1, 2]}, "reports.seen.4", "equal to 1"),
+        ("aware", {"reports.used_cpu_m.0": NAN}, "reports.used_cpu_m.0", "number"),
+        ("aware", {"reports.used_cpu_m.0": -1}, "reports.used_cpu_m.0", "equal to 0"),
+        ("aware", {"reports.limit_cpu_m.1": 0}, "reports.limit_cpu_m.1", "0 with 1245 used"),
+        ("aware", {"reports.used_cpu_m": [None] * 5}, "reports", "expected at least one report"),
+        ("aware", {"reports.pods": [None] * 5}, "reports", "no row of the last hour"),
+        ("aware", {"reports.seen": [0] * 5}, "reports", "expected at least one report"),
+        (
+            "aware",
+            {"reports.age_s": [9e3, 8e3, 7e3, 6e3, 5e3]},
+            "reports",
+            "no row of the last hour",
+        ),
+        ("aware", {"steps.requests": []}, "steps.requests", "at least 1"),
+        ("aware", {"steps.p99_s": [0.2]}, "steps.p99_s", "1 values; expected 2, as many as req"),
+        ("aware", {"steps.restarts": [0]}, "steps.restarts", "1 values; expected 2"),
+        ("aware", {"steps.requests.0": None}, "steps.requests.0", "number"),
+        ("aware", {"steps.colour": []}, "steps.colour", "not permitted"),
+        ("aware", {"version": 2}, "version", "1"),
         ("outcome", {"work_s": 0}, "work_s", "greater than 0"),
         ("outcome", {"work_s": None}, "work_s", "number"),
     ],

@@ -1,0 +1,1 @@
+"""AWARE's endpoint: replicas and limits of an application's pods."""
