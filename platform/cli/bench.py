@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from importlib import import_module
@@ -17,6 +17,13 @@ import typer
 
 from loadmaster.envs.errors import counted
 from loadmaster.platform.cli import options
+from loadmaster.platform.cli.bench_tables import (
+    hardware,
+    numbers,
+    print_faults,
+    print_figures,
+    print_scaling,
+)
 from loadmaster.platform.cli.options import AsJson, UsageError, argument, option
 from loadmaster.platform.ray.session import set_ray_env
 
@@ -32,15 +39,15 @@ GROUPS = {  # modules
     "rollouts": "measurements",
     "encoder": "encoder",
     "off-policy": "off_policy",
+    "offline": "offline",
 }
 # Not part of `all`: they need the extra `serve`, minutes, or many cores.
 READING, SERVE, TENANTS, SCALING = "reading", "serve", "tenants", "scaling"
-SOAK, FAULTS = "soak", "faults"
-OTHERS = (READING, SERVE, TENANTS, SCALING, SOAK, FAULTS)
+SOAK, FAULTS, ADAPTATION, EMBEDDING = "soak", "faults", "adaptation", "embedding"
+OTHERS = (READING, SERVE, TENANTS, SCALING, SOAK, FAULTS, ADAPTATION, EMBEDDING)
 SYSTEM = "decima"  # default of scaling
 LONGEST_MINUTES = 24 * 60  # of a soak
 MOST_KILLS = 1000
-RECOVERY = ("recovery_s_median", "recovery_s_max")
 SHORTEST_KILLS_S = 5.0  # between two kills in a soak
 WORKERS = (1, 2, 4, 8, 14)  # on 16 cores this leaves two to the learner and to Ray
 
@@ -48,7 +55,11 @@ WORKERS = (1, 2, 4, 8, 14)  # on 16 cores this leaves two to the learner and to 
 def bench(
     group: Annotated[str, argument("GROUP", f"{', '.join((*GROUPS, *OTHERS))}, or all.")] = "all",
     system: Annotated[
-        str | None, argument("SYSTEM", "For rollouts and scaling. [default: all; decima]")
+        str | None,
+        argument(
+            "SYSTEM",
+            "For rollouts, adaptation, scaling, embedding. [default: all; all; decima; aware]",
+        ),
     ] = None,
     workers: Annotated[
         str | None, option("N,N", "For scaling. [default: of 1,2,4,8,14 up to the cores]")
@@ -66,11 +77,20 @@ def bench(
     replicas: Annotated[
         str | None, option("N,N", "For serve: measure these numbers of gateways and workers.")
     ] = None,
+    applications: Annotated[
+        int | None, option("N", "For adaptation, embedding. [default: 3; 40]")
+    ] = None,
+    seeds: Annotated[int | None, option("N", "For adaptation: trainings. [default: 1]")] = None,
+    policy: Annotated[
+        list[str] | None,
+        option("NAME=BUNDLE", "For adaptation: a bundle of a rival; may be repeated."),
+    ] = None,
     output: Annotated[
         Path | None,
         option(
             "FOLDER",
-            "For scaling, soak, faults, serve --replicas. [default: results/bench/GROUP]",
+            "For scaling, soak, faults, embedding, serve --replicas. "
+            "[default: results/bench/GROUP]",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -86,7 +106,11 @@ def bench(
     exits with 1 if a request fails or memory grows; with --kill-every, its processes are killed,
     and it exits with 1 if a request of its client fails or a process is not replaced. `faults`
     trains on a cluster of three nodes of this machine, kills workers, nodes and the driver at
-    random, and exits with 1 if an iteration is lost. These six are not part of `all`.
+    random, and exits with 1 if an iteration is lost. `adaptation` trains a policy and its rivals
+    further on applications that none of them was trained on, and counts episodes, processor time
+    and violations. `embedding` compares AWARE's embeddings of unseen
+    applications with what these have in common, counts how many known and unknown applications
+    are flagged as unknown, and draws a projection. These eight are not part of `all`.
 
     Example:
 
@@ -95,6 +119,8 @@ def bench(
         loadmaster bench rollouts decima
 
         loadmaster bench off-policy
+
+        loadmaster bench offline
 
         loadmaster bench scaling --workers 1,2,4,8,14 --output results/scaling
 
@@ -105,6 +131,10 @@ def bench(
         loadmaster bench soak --minutes 10 --kill-every 30
 
         loadmaster bench faults --kills 20 --seed 1 --output results/faults
+
+        loadmaster bench adaptation aware --applications 20 --seeds 5
+
+        loadmaster bench embedding aware --output results/embedding
     """
     set_ray_env(address=None)  # as `loadmaster train`
     from loadmaster.envs.errors import unknown_name
@@ -112,7 +142,7 @@ def bench(
     groups = (*GROUPS, *OTHERS, "all")
     if group not in groups:
         raise unknown_name("benchmark", group, groups)
-    if system is not None and group not in ("rollouts", SCALING):
+    if system is not None and group not in ("rollouts", SCALING, ADAPTATION, EMBEDDING):
         raise UsageError(f"{group} takes no system; expected `loadmaster bench rollouts {system}`")
     for name, value, takers in (
         ("--workers", workers, (SCALING,)),
@@ -123,13 +153,17 @@ def bench(
         ("--seed", seed, (FAULTS,)),
         ("--kill-every", kill_every, (SOAK,)),
         ("--replicas", replicas, (SERVE,)),
-        ("--output", output, (SCALING, SOAK, FAULTS, SERVE)),
+        ("--applications", applications, (ADAPTATION, EMBEDDING)),
+        ("--seeds", seeds, (ADAPTATION,)),
+        ("--policy", policy, (ADAPTATION,)),
+        ("--output", output, (EMBEDDING, SCALING, SOAK, FAULTS, SERVE)),
     ):
         if value is not None and group not in takers:
             where = " or ".join(f"`bench {taker}`" for taker in takers)
             raise UsageError(f"{group} takes no {name}; expected it with {where} only")
-    if names is not None and names < 1:
-        raise UsageError(f"--names is {names}; expected a positive number")
+    for name, number in (("names", names), ("applications", applications), ("seeds", seeds)):
+        if number is not None and number < 1:
+            raise UsageError(f"--{name} is {number}; expected a positive number")
     if group == SCALING:
         bench_scaling(system or SYSTEM, workers, gpus, output, as_json)
         return
@@ -144,11 +178,18 @@ def bench(
         return
     if group == SERVE and output is not None:
         raise UsageError("serve takes no --output without --replicas; expected both or neither")
+    given: tuple[Any, ...] = tuple(one for one in (system, names) if one is not None)
+    if group == EMBEDDING:
+        given = system, applications, output or Path("results/bench/embedding")
     figures: list[Figure] = []
+    if group == ADAPTATION:
+        from loadmaster.platform.bench.adaptation import effort_of
+
+        given = system, effort_of(applications, seeds, policy or ())
     with _progress() as show:
         for name in GROUPS if group == "all" else (group,):
             module = import_module(f"loadmaster.platform.bench.{GROUPS.get(name, name)}")
-            figures += module.measure(show, *(one for one in (system, names) if one is not None))
+            figures += module.measure(show, *given)
     if as_json:
         options.print_json({"results": [asdict(figure) for figure in figures]})
     else:
@@ -297,78 +338,3 @@ def bench_faults(kills: int, seed: int, output: Path | None, as_json: bool) -> N
     if not summary["holds"]:
         print(f"The runs are kept in {runs}", file=sys.stderr)
         raise typer.Exit(1)
-
-
-def hardware(gpus: int) -> str:
-    learner = f" and {gpus} GPU{'s' if gpus > 1 else ''}" if gpus else ""
-    return f"{os.cpu_count()} cores{learner}"
-
-
-def numbers(name: str, given: str) -> list[int]:
-    """Numbers of an option such as --workers, fewest first."""
-    try:
-        found = sorted({int(part) for part in given.split(",")})
-    except ValueError:
-        found = []
-    if not found or found[0] < 1:
-        raise UsageError(
-            f"{name} is {given!r}; expected numbers from 1 on with commas between, as in 1,2,4"
-        )
-    return found
-
-
-def print_figures(figures: Sequence[Figure]) -> None:
-    from loadmaster.platform.evaluation.report import short_number
-
-    rows = (
-        (
-            figure.name,
-            short_number(figure.value),
-            figure.unit,
-            "" if figure.peer is None else short_number(figure.peer),
-            "" if figure.ratio is None else f"{figure.ratio:,.0f}x",
-            figure.peer_name,
-        )
-        for figure in figures
-    )
-    headings = ("benchmark", "measured", "unit", "peer", "ratio", "peer is")
-    options.print_table(headings, rows, right=(1, 3, 4), piped_width=140)
-
-
-def print_faults(summary: Mapping[str, Any]) -> None:
-    """Print a row for each kind of kill, and the checks."""
-    rows = (
-        (
-            kind,
-            str(cost["kills"]),
-            str(cost["iterations_repeated"]),
-            *("" if cost[name] is None else f"{cost[name]:.1f}" for name in RECOVERY),
-        )
-        for kind, cost in summary["kills"].items()
-    )
-    heads = ("killed", "times", "iterations repeated", "recovery, s: median", "longest")
-    options.print_table(heads, rows, right=range(1, len(heads)), piped_width=120)
-    for check in summary["checks"]:
-        print(f"{'ok' if check['holds'] else 'FAILED':6}  {check['name']}: {check['detail']}")
-
-
-def print_scaling(points: Sequence[Point], title: str) -> None:
-    from loadmaster.platform.bench.scaling import PARTS
-    from loadmaster.platform.evaluation.report import short_number
-
-    rows = (
-        (
-            str(point.workers),
-            str(point.rollouts),
-            f"{point.iteration_seconds:.2f}",
-            *(f"{getattr(point, name):.3f}" for name in PARTS),
-            short_number(point.decisions_per_s),
-            f"{point.speedup:.2f}x",
-            f"{100 * point.efficiency:.0f}%",
-        )
-        for point in points
-    )
-    heads = ("workers", "rollouts", "iteration, s", *PARTS.values())
-    heads = (*heads, "decisions/s", "speed-up", "efficiency")
-    print(title)
-    options.print_table(heads, rows, right=range(len(heads)), piped_width=160)

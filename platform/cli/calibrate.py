@@ -1,11 +1,12 @@
 """`loadmaster calibrate`: tune the parameters of heuristics."""
 
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
 from loadmaster.platform.cli import options
-from loadmaster.platform.cli.options import UsageError, argument, option
+from loadmaster.platform.cli.options import UsageError, argument, flag, option
 
 
 def calibrate(
@@ -19,6 +20,9 @@ def calibrate(
     output: Annotated[
         Path | None, option("FILE", "Where to write the result. [default: the shipped file]")
     ] = None,
+    each: Annotated[
+        bool, flag("--each", "Tune for each application of a set alone; expects --output.")
+    ] = False,
     workers: options.Workers = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -33,6 +37,8 @@ def calibrate(
         loadmaster calibrate dag_scheduling --set arrivals=poisson --set interarrival_s=25
 
         loadmaster calibrate stream_scaling --set job=medium-1
+
+        loadmaster calibrate pod_scaling --set application=test --each -o test.json
     """
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -57,24 +63,32 @@ def calibrate(
     threads = adapters.choose_workers(workers)
     settings = build_settings(spec.settings, adapters.given_values(assignments, workload))
     path = output or tuning.path
+    members = [settings]
+    if each:
+        if tuning.each is None:
+            raise UsageError(f"--each: {spec.name} has no sets; expected pod_scaling")
+        if output is None:
+            raise UsageError("--each without --output; expected a file of its own")
+        members = list(tuning.each(settings))
     console = Console(stderr=True, highlight=False)
     results = []
     with atomic_text_file(path) as file:
-        problem = tuning.prepare(settings)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-            for name in policy or tuning.tunable:
-                task = progress.add_task(f"tuning {name}")
+            for problem, name in product(map(tuning.prepare, members), policy or tuning.tunable):
+                task = progress.add_task(f"tuning {name}, {problem.conditions}")
 
                 def show(run: int, planned: int, task: TaskID = task) -> None:
                     progress.update(task, completed=run, total=planned)
 
-                results.append(calibration.calibrate(name, problem, seeds, threads, show))
-        file.write(merge_entries(path, [best for best, _ in results]))
+                found = calibration.calibrate(name, problem, seeds, threads, show)
+                results.append((problem, *found))
+                progress.remove_task(task)
+        file.write(merge_entries(path, [best for _, best, _ in results]))
     if as_json:
-        options.print_json({"calibrations": [asdict(best) for best, _ in results]})
+        options.print_json({"calibrations": [asdict(best) for _, best, _ in results]})
         return
-    for best, scored in results:
+    for problem, best, scored in results:
         print(f"{best.baseline}, {problem.conditions}, {seeds} {problem.episodes}:")
-        for score, baseline in scored[:5]:
+        for score, baseline in scored[: 1 if each else 5]:
             print(f"  {problem.describe(baseline, score)}")
     print(f"Kept in {path}")

@@ -52,7 +52,7 @@ def decide(
         loadmaster state das | loadmaster decide das - --json --tenant cluster-7
     """
     content = _read_state(state)
-    token = None if token_file is None else _read_token(token_file)
+    token = None if token_file is None else read_token(token_file)
     mode: Mode = "shadow" if shadow else "active"
     call = calls.decide(system, content, mode, None, secrets.token_hex(12), tenant)
     try:
@@ -125,7 +125,8 @@ def _read_state(name: str) -> dict[str, Any]:
     return content
 
 
-def _read_token(file: Path) -> str:
+def read_token(file: Path) -> str:
+    """The token in a file of an option."""
     data = _read_bounded(str(file.absolute()), repr(str(file)), MOST_TOKEN_BYTES)
     try:
         return data.decode("ascii").strip()

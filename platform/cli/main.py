@@ -38,10 +38,12 @@ COMMANDS = {
     "state": Command(
         "decide", "state", "Print an example of the state that a system decides about."
     ),
+    "steer": Command("steer", "steer", "Steer running applications by recommendations."),
     "calibrate": Command("calibrate", "calibrate", "Tune the baselines that have parameters."),
     "retrain": Command(
         "retrain", "retrain", "Train a bundle further on a changed workload, and compare."
     ),
+    "adapt": Command("adapt", "adapt", "Get a policy to know one application, and compare."),
     "submit": Command("jobs", "submit", "Run a command as a job on a Ray cluster."),
     "jobs": Command("jobs", "jobs", "List the jobs of a cluster, show their logs, stop them."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),

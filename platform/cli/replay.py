@@ -13,9 +13,13 @@ from loadmaster.platform.cli import options
 from loadmaster.platform.cli.options import UsageError, argument, option
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
-    from loadmaster.platform.replay.decision_log import LogReplay
+    from collections.abc import Callable
 
-LOG_OPTIONS = ("log", "bundle", "since", "until")  # parameters of --log
+    from loadmaster.platform.replay.decision_log import LogReplay
+    from loadmaster.platform.replay.recording import Recording
+
+LOG_OPTIONS = ("log", "bundle", "since", "until", "tenant")  # parameters of --log
+SHARED_OPTIONS = ("output", "picture", "as_json")  # of both kinds of replay
 PAGE = Path("replay.html")
 WAIT = "loading the workload"
 LONGEST = 300  # characters printed of a decision
@@ -43,7 +47,7 @@ def replay(
         option(
             "FILE",
             "Also draw a few successive decisions of a learned gpu_scheduling policy, or an "
-            "episode of stream_scaling: .png, .svg or .pdf.",
+            "episode of stream_scaling or pod_scaling: .png, .svg or .pdf.",
         ),
     ] = None,
     log: Annotated[
@@ -60,15 +64,24 @@ def replay(
         str | None, option("TIME", "With --log: from 2026-05-01T12:30, or 6h.")
     ] = None,
     until: Annotated[str | None, option("TIME", "With --log: before.")] = None,
+    tenant: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "With --log and --output or --picture: the application to show. [default: that with "
+            "the most decisions]",
+        ),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Watch policies at work: one web page, no network needed.
 
     Runs one episode per policy on the same jobs and draws the schedule of every executor or
     machine. The page has a scrubber, zoom, the number of jobs in the system, and every job under
-    either policy. In stream_scaling it has load, latency, lag and the instances of every task. A
-    run or a bundle is shown with its training settings and the best baseline; one of
-    gpu_scheduling or stream_scaling also decision by decision.
+    either policy. In stream_scaling it has load, latency, lag and the instances of every task, in
+    pod_scaling load, p99, replicas and the use of CPU and memory. A run or a bundle is shown with
+    its training settings and the best baseline, and decision by decision, except in
+    dag_scheduling.
 
     Example:
 
@@ -80,50 +93,93 @@ def replay(
 
         loadmaster replay stream_scaling --policy flink --policy hpa --set job=medium-1
 
+        loadmaster replay pod_scaling --policy mpa --policy clairvoyant --set application=test
+
         loadmaster replay RUN_OR_BUNDLE -o replay.html --picture decisions.png
 
     With --log, every logged decision of the service is made again by the same bundle or rule, or
     by another bundle, and compared. The exit code is 1 if the same version decides otherwise.
 
         loadmaster replay --log LOG_FOLDER --since 6h --bundle decima=bundles/decima-mine
+
+    With --output, the log of an application of aware is also a page: what was decided, by policy
+    or rule, and the state of its lifecycle.
+
+        loadmaster replay --log LOG_FOLDER -o log.html --tenant cart
     """
     _check_options(context, logged=log is not None)
     if log is not None:
-        _replay_log(log, bundle or [], since, until, as_json)
+        page = output if _is_given(context, "output") else None
+        _replay_log(log, bundle or [], (since, until), (page, picture), tenant, as_json)
         return
     assert target is not None  # checked
 
-    from contextlib import nullcontext
-
-    from loadmaster.models.files import atomic_binary_file, atomic_text_file, image_format
     from loadmaster.platform.evaluation.adapters import given_values
     from loadmaster.platform.replay.adapters import none_for_nan
-    from loadmaster.platform.replay.page import build_page
     from loadmaster.platform.replay.recording import check_picture, plan_recording, record
 
     plan = plan_recording(target, policy or [], seed, given_values(assignments, workload))
-    kind = "" if picture is None else image_format(picture, "--picture")
     if picture is not None:
         check_picture(plan)
-    drawn = nullcontext() if picture is None else atomic_binary_file(picture, "--picture")
-    with atomic_text_file(output) as file, drawn as drawing, options.shown_steps(WAIT) as show:
-        recording = record(plan, lambda name: show(f"running {name}{_compile_note()}"))
-        adapter, results = recording.adapter, recording.results
-        show("building the page")
-        file.write(build_page(results, recording.item_names, recording.title, adapter.environment))
-        if drawing is not None and adapter.picture is not None:
-            show("drawing the picture")
-            adapter.picture(results, recording.title, drawing, kind)
+
+    def run(show: Callable[[str], None]) -> Recording:
+        return record(plan, lambda name: show(f"running {name}{_compile_note()}"))
+
+    recording = _write_files(run, output, picture)
+    adapter, results = recording.adapter, recording.results
     if as_json:
         figures = {
             each.policy: {name: none_for_nan(v) for name, v in adapter.figures(each).items()}
             for each in results
         }
-        made = {"page": str(output)} | ({} if picture is None else {"picture": str(picture)})
-        options.print_json({**made, "policies": figures})
+        options.print_json({**_file_names(output, picture), "policies": figures})
         return
-    print(adapter.summary(results))
-    print(f"Page: {output} ({output.stat().st_size / 1e6:.1f} MB); open it in any browser")
+    _print_files(recording, output, picture)
+
+
+def _write_files(
+    run: Callable[[Callable[[str], None]], Recording], page: Path | None, picture: Path | None
+) -> Recording:
+    """Record, and write the page and the picture that are wanted.
+
+    `run` records; its argument shows a step of it. Files are opened first, so that one that cannot
+    be written is refused at once.
+    """
+    from contextlib import ExitStack
+
+    from loadmaster.models.files import atomic_binary_file, atomic_text_file, image_format
+    from loadmaster.platform.replay.page import build_page
+
+    kind = "" if picture is None else image_format(picture, "--picture")
+    with ExitStack() as files:
+        file = drawing = None
+        if page is not None:
+            file = files.enter_context(atomic_text_file(page))
+        if picture is not None:
+            drawing = files.enter_context(atomic_binary_file(picture, "--picture"))
+        show = files.enter_context(options.shown_steps(WAIT))
+        made = run(show)
+        if file is not None:
+            show("building the page")
+            file.write(
+                build_page(made.results, made.item_names, made.title, made.adapter.environment)
+            )
+        if drawing is not None and made.adapter.picture is not None:
+            show("drawing the picture")
+            made.adapter.picture(made.results, made.title, drawing, kind)
+    return made
+
+
+def _file_names(page: Path | None, picture: Path | None) -> dict[str, str]:
+    """For --json."""
+    files = {"page": page, "picture": picture}
+    return {name: str(file) for name, file in files.items() if file is not None}
+
+
+def _print_files(recording: Recording, page: Path | None, picture: Path | None) -> None:
+    print(recording.adapter.summary(recording.results))
+    if page is not None:
+        print(f"Page: {page} ({page.stat().st_size / 1e6:.1f} MB); open it in any browser")
     if picture is not None:
         print(f"Picture: {picture}")
 
@@ -135,18 +191,20 @@ def _compile_note() -> str:
     return " (after compiling, first time only)" if cold else ""
 
 
+def _is_given(context: typer.Context, parameter: str) -> bool:
+    """Whether it is on the command line, also with its default."""
+    return getattr(context.get_parameter_source(parameter), "name", "") == "COMMANDLINE"
+
+
 def _check_options(context: typer.Context, logged: bool) -> None:
     """Reject options of the other kind of replay, which would be ignored."""
-    given = [
-        each
-        for each in context.command.params
-        if getattr(context.get_parameter_source(each.name or ""), "name", "") == "COMMANDLINE"
-    ]
+    given = [each for each in context.command.params if _is_given(context, each.name or "")]
     for each in given:
         name = each.opts[0] if each.opts[0].startswith("-") else "TARGET"
-        if logged and each.name not in (*LOG_OPTIONS, "as_json"):
+        if logged and each.name not in (*LOG_OPTIONS, *SHARED_OPTIONS):
             raise UsageError(
-                f"{name} cannot be used with --log; expected --bundle, --since, --until or --json"
+                f"{name} cannot be used with --log; expected --bundle, --since, --until, "
+                "--tenant, --output, --picture or --json"
             )
         if not logged and each.name in LOG_OPTIONS:
             raise UsageError(f"{name} cannot be used without --log; expected --log FOLDER")
@@ -155,28 +213,46 @@ def _check_options(context: typer.Context, logged: bool) -> None:
 
 
 def _replay_log(
-    folder: str, bundles: list[str], since: str | None, until: str | None, as_json: bool
+    folder: str,
+    bundles: list[str],
+    period: tuple[str | None, str | None],
+    files: tuple[Path | None, Path | None],
+    tenant: str | None,
+    as_json: bool,
 ) -> None:
-    """Print how the log compares; the exit code is 1 if a version differs from itself."""
+    """Print how the log compares; the exit code is 1 if a version differs from itself.
+
+    `period`: since and until. `files`: page and picture of the tenant's decisions.
+    """
     from rich.console import Console
 
     from loadmaster.models.storage import parse_place
     from loadmaster.platform.replay.decision_log import given_bundles, replay_log
+    from loadmaster.platform.replay.log_page import record_log
     from loadmaster.serving.monitoring.log_files import parse_timestamp, read_log
 
-    now = time.time()
+    now, (since, until) = time.time(), period
     first = None if since is None else parse_timestamp(since, "--since", now)
     last = None if until is None else parse_timestamp(until, "--until", now)
     if first is not None and last is not None and first >= last:
         raise UsageError(f"--since {since} is not before --until {until}; expected it to be")
+    if tenant is not None and files == (None, None):
+        raise UsageError("--tenant names the application of a page; expected --output or --picture")
     given = given_bundles(bundles)
     place, warn = parse_place(folder), lambda line: print(f"warning: {line}", file=sys.stderr)
+    recording = None
+    if files != (None, None):
+        recording = _write_files(
+            lambda show: record_log(lambda: read_log(place, first, last, str), tenant), *files
+        )
     rows = read_log(place, first, last, warn)
     with Console(stderr=True, highlight=False).status("reading the log") as status:
         replayed = replay_log(rows, given, lambda count: status.update(f"{count:,} decisions"))
     if as_json:
-        options.print_json(replayed.record())
+        options.print_json({**_file_names(*files), **replayed.record()})
     else:
+        if recording is not None:
+            _print_files(recording, *files)
         _print_log_replay(replayed)
     if replayed.broken:
         raise typer.Exit(1)

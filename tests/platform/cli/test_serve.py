@@ -120,6 +120,12 @@ def test_unknown_rule_is_refused(tmp_path: Path, systems: dict[str, Any]) -> Non
         arguments(file, (), ("systems.toy.rule=folow",))
 
 
+def test_limits_of_an_unknown_kind_are_refused(tmp_path: Path, systems: dict[str, Any]) -> None:
+    file = written(tmp_path, systems)
+    with pytest.raises(InputError, match=r"guard\.kinds 'cpu_m'"):
+        arguments(file, (), ("systems.toy.guard.kinds.cpu_m.step=500",))
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

@@ -1,0 +1,133 @@
+"""`loadmaster adapt`: estimates and embedding of one application, for a policy."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from loadmaster.platform.cli import options
+from loadmaster.platform.cli.options import UsageError, flag, option
+
+if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
+    from loadmaster.platform.systems.aware.adaptation import AdaptationCommand, Adapted
+
+EPISODES, RULE = 5, "hpa"  # defaults
+
+
+def adapt(
+    system: options.SystemName,
+    application: Annotated[
+        str | None, option("NAME", "SEGMENT+SEGMENT, test:7, or a YAML file with one.")
+    ] = None,
+    episodes: Annotated[
+        int | None, option("N", "Adapt to it in N simulated episodes. [default: 5]")
+    ] = None,
+    log: Annotated[
+        Path | None,
+        option("FILE", "Transitions in Parquet, of one application; nothing is simulated."),
+    ] = None,
+    record: Annotated[
+        Path | None, option("FILE", "Only write such a log, of --episodes under --rule.")
+    ] = None,
+    rule: Annotated[str, option("NAME", "For --record: the baseline that acts.")] = RULE,
+    fine_tune: Annotated[
+        bool, flag("--fine-tune", "Train the policy further; kept if it is not worse.")
+    ] = False,
+    policy: Annotated[
+        str | None,
+        option("NAME|FOLDER", "A pretrained policy, a bundle or run. [default: the nearest one]"),
+    ] = None,
+    workload: options.WorkloadName = None,
+    assignments: options.Assignments = None,
+    output: Annotated[
+        Path | None, option("FOLDER", "For the result. [default: results/adapt/...]")
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Adapt a policy to one application, and compare it with rules.
+
+    With --episodes, the policy runs episodes of the application on seeds that no evaluation uses;
+    tuned rules run the same ones. With --log, estimates and embedding are from a log of the rules'
+    decisions alone. Writes application.json, and with --fine-tune a bundle, if its reward in
+    further episodes is not below that before. Prints processor time and peak memory.
+
+    Example:
+
+        loadmaster adapt aware --application webServe+S3Read --episodes 5
+
+        loadmaster adapt aware --application test:7 --record hpa.parquet --episodes 1
+
+        loadmaster adapt aware --log hpa.parquet --policy BUNDLE_OR_RUN
+    """
+    if log is not None and (episodes is not None or record is not None or fine_tune):
+        raise UsageError("--log takes no --episodes, --record or --fine-tune; expected it alone")
+    if record is not None and fine_tune:
+        raise UsageError("--record takes no --fine-tune; expected one of them")
+    if log is None and application is None:
+        raise UsageError("no application; expected --application NAME, or --log FILE")
+    from loadmaster.envs.registry import find_system
+    from loadmaster.platform.evaluation import adapters
+    from loadmaster.platform.evaluation.files import check_writable
+
+    found = find_system(system)
+    calls: AdaptationCommand = found.load("adaptation")
+    adapter = adapters.find_adapter(system)
+    check_writable(output or Path("results/adapt"))
+    values = adapters.given_values(assignments, workload)
+    named = None if log is not None else application
+    if named is not None and values.setdefault("application", named) != named:
+        raise UsageError("--application and --set application disagree; expected one of them")
+    settings = adapter.settings(values)
+    count = EPISODES if episodes is None else episodes
+    if record is not None:
+        rewards = calls.record_log(settings, rule, count, record)
+        if as_json:
+            options.print_json({"file": str(record), "rule": rule, "rewards": rewards})
+        else:
+            print(f"{rule}: mean reward {sum(rewards) / len(rewards):.4f}; log: {record}")
+        return
+    _, learned = adapters.choose_learned(adapter, [policy] if policy else [], found, settings)
+    if not learned:
+        raise UsageError(f"--policy {policy} is a baseline; expected a bundle or run of {system}")
+    (chosen,) = learned.values()
+    began = time.perf_counter()
+    if log is not None:
+        adapted = calls.by_log(chosen.bundle, settings, log, application)
+    else:
+        adapted = calls.by_episodes(chosen.bundle, settings, count)
+    if fine_tune:
+        adapted = calls.tune(adapted)
+    folder = output or Path("results/adapt") / adapters.folder_name_of(
+        [system, adapted.application]
+    )
+    files = [f"{folder}{os.sep}{name}" for name in calls.write(adapted, folder)]
+    spent = usage(time.perf_counter() - began)
+    if as_json:
+        options.print_json({**adapted.record(), **spent, "files": files})
+        return
+    print_adapted(adapted)
+    print(
+        f"processor time {spent['cpu_s']:.1f} s with imports, {spent['elapsed_s']:.1f} s elapsed "
+        f"without, peak memory {spent['peak_mb']:.0f} MB"
+    )
+    print(f"Files: {', '.join(files)}")
+
+
+def print_adapted(adapted: Adapted) -> None:
+    if adapted.episodes:
+        for headings, rows in (adapted.episode_table(), adapted.policy_table()):
+            options.print_table(headings, rows, right=range(1, len(headings)))
+            print()
+    for line in adapted.lines:
+        print(line)
+
+
+def usage(elapsed_s: float) -> dict[str, float]:
+    """Processor time and peak memory of this process so far."""
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss
+    peak = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return {"cpu_s": time.process_time(), "elapsed_s": elapsed_s, "peak_mb": peak / 1e6}

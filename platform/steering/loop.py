@@ -1,0 +1,169 @@
+"""The loop of steering: steps of all applications at fixed times, once or until it is stopped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.steering.core import (
+    Engine,
+    SilentError,
+    Steerer,
+    StepResult,
+    invalid_result,
+)
+
+Report = Callable[[StepResult], None]
+Applications = Callable[[], Sequence[Engine]]  # those to steer now; raises SilentError
+
+ALL = "*"  # instead of an application, where none could be listed
+
+_log = logging.getLogger("loadmaster.steer")
+
+
+class SteeringMetrics:
+    """Counters and gauges of the steps, in Prometheus' text format."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: dict[tuple[str, str], int] = {}  # by application and result
+        self._last: dict[str, tuple[StepResult, float]] = {}
+        self._good: dict[str, float] = {}  # time of the last step that was not degraded
+
+    def record(self, result: StepResult, now_s: float) -> None:
+        with self._lock:
+            key = result.application, result.result
+            self._counts[key] = self._counts.get(key, 0) + 1
+            self._last[result.application] = result, now_s
+            if not result.degraded:
+                self._good[result.application] = now_s
+
+    def text(self) -> str:
+        with self._lock:
+            lines = ["# TYPE loadmaster_steer_steps_total counter"]
+            for (application, result), count in self._counts.items():
+                labels = _labels(application=application, result=result)
+                lines.append(f"loadmaster_steer_steps_total{labels} {count}")
+            lines.append("# TYPE loadmaster_steer_degraded gauge")
+            for application, (last, _) in self._last.items():
+                labels = _labels(application=application)
+                lines.append(f"loadmaster_steer_degraded{labels} {int(last.degraded)}")
+            lines.append("# TYPE loadmaster_steer_last_good_step_timestamp_seconds gauge")
+            for application, at in self._good.items():
+                labels = _labels(application=application)
+                lines.append(f"loadmaster_steer_last_good_step_timestamp_seconds{labels} {at:.3f}")
+            for name in ("plan", "wanted"):
+                lines.append(f"# TYPE loadmaster_steer_{name} gauge")
+                for application, (last, _) in self._last.items():
+                    for quantity, value in getattr(last, name).items():
+                        labels = _labels(application=application, quantity=quantity)
+                        lines.append(f"loadmaster_steer_{name}{labels} {value:g}")
+        return "\n".join(lines) + "\n"
+
+
+def _labels(**labels: str) -> str:
+    quoted = (
+        f'{name}="' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") + '"'
+        for name, value in labels.items()
+    )
+    return "{" + ",".join(quoted) + "}"
+
+
+@contextmanager
+def metrics_server(metrics: SteeringMetrics, host: str, port: int) -> Iterator[int]:
+    """Serve the metrics at /metrics while the block runs; yields the port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = self.path.partition("?")[0] in ("/metrics", "/healthz")
+            body = metrics.text().encode() if found else b"expected /metrics\n"
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "text/plain; version=0.0.4")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    try:
+        server = ThreadingHTTPServer((host, port), Handler)
+    except OSError as fault:
+        raise InputError(
+            f"cannot listen on {host}:{port}: {fault.strerror}; expected a free port"
+        ) from None
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield int(server.server_address[1])
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def steer(
+    applications: Applications,
+    steerer: Steerer,
+    report: Report,
+    every_s: float | None,
+    strict: bool,
+    stopped: threading.Event,
+    clock: Callable[[], float] = time.time,
+) -> bool:
+    """Step all applications every `every_s` seconds, once if None; whether the last was degraded.
+
+    With `strict` wrong input in the first round raises InputError, after that round; later it is
+    reported, as is a fault of one application, which does not stop the others.
+    """
+    due, first, degraded = clock(), True, False
+    while True:
+        degraded = _round(applications, steerer, report, strict and first, clock)
+        if every_s is None:
+            return degraded
+        first = False
+        due = max(due + every_s, clock())  # a late round is not made up for
+        if stopped.wait(max(due - clock(), 0.0)):
+            return degraded
+
+
+def _round(
+    applications: Applications,
+    steerer: Steerer,
+    report: Report,
+    strict: bool,
+    clock: Callable[[], float],
+) -> bool:
+    try:
+        engines = applications()
+    except SilentError as fault:
+        report(StepResult(ALL, "silent", str(fault), silent=fault.part))
+        return True
+    except InputError as fault:
+        if strict:
+            raise
+        report(invalid_result(ALL, fault))
+        return True
+    degraded = False
+    first_fault: InputError | None = None
+    for engine in engines:
+        try:
+            result = steerer.step(engine, clock())
+        except InputError as fault:
+            first_fault = first_fault or fault
+            if strict:
+                continue
+            result = invalid_result(engine.application, fault)
+        except Exception as fault:
+            _log.exception("%s: a step failed", engine.application)
+            text = f"{type(fault).__name__}: {fault}"
+            result = StepResult(engine.application, "silent", text, silent="engine")
+        report(result)
+        degraded = degraded or result.degraded
+    if strict and first_fault is not None:
+        raise first_fault
+    return degraded

@@ -1,0 +1,108 @@
+"""Recommenders: the service, rules, foreign objects, and their order."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.steering.core import SilentError
+from loadmaster.platform.steering.kubernetes.engine import ENDPOINT
+from loadmaster.platform.steering.recommenders import find_recommender
+from loadmaster.serving.decisions.tenant_names import tenant_of
+from loadmaster.serving.systems.aware.schema import EXAMPLE
+from tests.platform.steering.kubernetes.api_server import Received, serving
+
+CLOSED = "http://127.0.0.1:9"  # the port discard, which nothing listens on
+
+
+class Double:
+    """A recommender as another package would have it."""
+
+    def recommend(self, state: Mapping[str, Any]) -> tuple[dict[str, float], str]:
+        replicas = state["plan"]["replicas"] + 1
+        return {"replicas": replicas, "cpu_m": 1.0, "memory_mib": 1.0}, "one more"
+
+
+class Broken:
+    def recommend(self, state: Mapping[str, Any]) -> None:
+        raise ZeroDivisionError("bug")
+
+
+class Service:
+    """The service's HTTP: decisions and feedback."""
+
+    def __init__(self) -> None:
+        self.received: list[Received] = []
+
+    def handle(self, one: Received, token: str) -> tuple[int, dict[str, str], Any]:
+        self.received.append(one)
+        if one.path.endswith("/feedback"):
+            return 200, {}, {"accepted": True, "reward": 1.0}
+        decision = {"act": True, "replicas": 5, "cpu_m": 600.0, "memory_mib": 512.0}
+        return 200, {}, {
+            "id": "d-1", "decision": decision, "source": "policy", "cause": None,
+            "reason": {"summary": "more load", "notes": ["a note"]},
+            "policy": {"name": "aware", "version": "7"}, "guard": ["step: replicas from 9 to 5"],
+            "tenant": "shop.cart", "latency_ms": 1.0,
+        }  # fmt: skip
+
+
+def find(*names: str, url: str = CLOSED) -> Any:
+    return find_recommender(names, ENDPOINT, url, "token", deadline_s=1.0)
+
+
+def test_service_decides_for_the_tenant_of_the_application() -> None:
+    service = Service()
+    with serving(service.handle) as url:
+        recommender = find("service", url=url)
+        found = recommender.recommend(EXAMPLE)
+        recommender.feedback(EXAMPLE, found.id, {"p99_s": 0.1, "slo_s": 0.3})
+    assert found.plan["replicas"] == 5
+    assert (found.reason, found.source, found.id) == ("more load", "policy aware 7", "d-1")
+    assert len(found.notes) == 2
+    decide, feedback = service.received
+    tenant = tenant_of("shop/cart")
+    assert (decide.path, decide.body["tenant"]) == ("/v1/aware/decide", tenant)
+    assert decide.body["state"]["plan"] == EXAMPLE["plan"]
+    assert (feedback.body["id"], feedback.body["tenant"]) == ("d-1", tenant)
+
+
+def test_service_that_cannot_be_reached_is_silent_and_its_feedback_no_error() -> None:
+    recommender = find("service")
+    with pytest.raises(SilentError) as silent:
+        recommender.recommend(EXAMPLE)
+    assert silent.value.part == "recommender"
+    recommender.feedback(EXAMPLE, "d-1", {"p99_s": 0.1, "slo_s": 0.3})
+
+
+def test_rule_decides_where_the_service_is_silent() -> None:
+    found = find("service", "hpa").recommend(EXAMPLE)
+    assert found.plan["replicas"] == 4  # 88% of the limits are used
+    assert (found.source, found.id) == ("rule hpa", None)
+    assert any(note.startswith("silent: service") for note in found.notes)
+
+
+def test_all_silent_is_silence() -> None:
+    with pytest.raises(SilentError):
+        find("service", f"{__name__}:Broken").recommend(EXAMPLE)
+
+
+def test_rule_that_cannot_read_the_state_is_silent() -> None:
+    with pytest.raises(SilentError, match="slo_s"):
+        find("hpa").recommend({**EXAMPLE, "slo_s": 0})
+
+
+def test_foreign_recommender_plugs_in() -> None:
+    found = find(f"{__name__}:Double").recommend(EXAMPLE)
+    assert (found.plan["replicas"], found.reason) == (4, "one more")
+    with pytest.raises(SilentError, match="ZeroDivisionError: bug"):
+        find(f"{__name__}:Broken").recommend(EXAMPLE)
+
+
+@pytest.mark.parametrize(
+    "name", ["hpaa", "no_such_module:X", f"{__name__}:Nothing", f"{__name__}:CLOSED"]
+)
+def test_unknown_recommender_is_wrong_input(name: str) -> None:
+    with pytest.raises(InputError):
+        find(name)
