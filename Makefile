@@ -13,15 +13,17 @@ help:  ## list the targets
 setup:  ## a .venv with the versions in constraints.txt; the other targets call this
 	@.ci/set-up
 
-demo: setup  ## evaluate a trained policy, replay it, train another from scratch, serve both systems
-	@echo "demo 1/4: a trained policy and every heuristic on the same 20 job sequences"
+demo: setup  ## evaluate a trained policy, replay it, train another, adapt a third, serve all
+	@echo "demo 1/5: a trained policy and every heuristic on the same 20 job sequences"
 	@.venv/bin/loadmaster evaluate decima --against all --seeds 20 --output results/demo
-	@echo "demo 2/4: the policy and the best heuristic side by side"
+	@echo "demo 2/5: the policy and the best heuristic side by side"
 	@.venv/bin/loadmaster replay decima -o results/demo/replay.html
-	@echo "demo 3/4: two minutes of training from scratch"
+	@echo "demo 3/5: two minutes of training from scratch"
 	@rm -rf results/demo-run
 	@.venv/bin/loadmaster train decima --set training.minutes=2 --output results/demo-run
-	@echo "demo 4/4: the pretrained policies behind HTTP, one decision request each"
+	@echo "demo 4/5: a policy for pods adapts to an application that it never saw"
+	@.venv/bin/loadmaster adapt aware --application test:7 --episodes 5 --output results/demo-adapted
+	@echo "demo 5/5: the pretrained policies behind HTTP, one decision request each"
 	@.venv/bin/loadmaster serve --try --port 8799 --folder results/demo-service
 	@echo "demo: open results/demo/replay.html in a browser; tables and plots are in results/demo,"
 	@echo "demo: the learning curve is results/demo-run/curve.png"
@@ -31,11 +33,13 @@ check: lint typecheck  ## lint, types and the fast tests: about two minutes once
 
 test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
 	@.ci/install-chromium
+	@.ci/install-prometheus
 	@$(if $(PYTEST_ARGS),,$(PY) -P .ci/compile-ahead)
 	@$(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
 
 coverage: setup  ## all tests, then the share of lines they run, processes they start included
 	@.ci/install-chromium
+	@.ci/install-prometheus
 	@rm -rf build/coverage && mkdir -p build/coverage
 	@$(PY) -m coverage run -m pytest -q $(IN_PARALLEL) $(PYTEST_ARGS)
 	@$(PY) -m coverage combine -q && $(PY) -m coverage report --sort=cover | tail -n 40

@@ -41,6 +41,7 @@ def serve_arguments(
                 f"systems.{name}.rule {chosen.rule!r} is unknown; expected one of: "
                 f"{', '.join(endpoint.rules)}"
             )
+        chosen.guard.check_kinds(endpoint.kinds)
         folder = resolve_bundle(chosen.bundle or endpoint.pretrained)
         check_bundle_files(folder)
         if (whose := read_manifest(folder).system) != name:

@@ -14,7 +14,7 @@ FILES = {
         *("__init__ env vector_env settings state simulator observation actions rewards").split(),
         *("snapshot metrics describe baselines/__init__ workloads/__init__").split(),
     ),
-    "models/{system}": "__init__ settings network module compiled policy explain".split(),
+    "models/{system}": "__init__ settings network module policy explain".split(),
     "serving/systems/{system}": "__init__ system schema snapshot rules examples".split(),
     "platform/systems/{system}": "__init__ training rollout evaluation replay bench".split(),
 }
