@@ -114,10 +114,13 @@ def replay(
         return
     assert target is not None  # checked
 
+    from loadmaster.models.files import image_format
     from loadmaster.platform.evaluation.adapters import given_values
     from loadmaster.platform.replay.adapters import none_for_nan
     from loadmaster.platform.replay.recording import check_picture, plan_recording, record
 
+    if picture is not None:
+        image_format(picture, "--picture")  # a wrong name is refused before anything else
     plan = plan_recording(target, policy or [], seed, given_values(assignments, workload))
     if picture is not None:
         check_picture(plan)

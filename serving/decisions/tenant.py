@@ -174,7 +174,8 @@ class Tenant:
             return
         if not isinstance(record, dict):
             return
-        self.recorder.restore(record.get("recorder"))
+        if "recorder" in record:
+            self.recorder.restore(record["recorder"])
         if isinstance(paused := record.get("paused"), str):
             self.paused = paused
         try:

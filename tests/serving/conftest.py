@@ -60,8 +60,8 @@ class LocalService:
     def state(self, system: str, name: str = "small") -> Any:
         return self.request("GET", f"/v1/{system}/example?name={name}").json
 
-    def status(self, system: str = "toy") -> Any:
-        return self.request("GET", f"/v1/{system}/status").json
+    def status(self, system: str = "toy", tenant: str = "default") -> Any:
+        return self.request("GET", f"/v1/{system}/status?tenant={tenant}").json
 
     def kill(self) -> None:
         """End without a last write."""

@@ -238,7 +238,8 @@ def test_list_has_pretrained_policies(pretrained: Path, cli: Cli) -> None:
     listing = cli.json("list")
     names = ["decima-batch", "decima-fast", "decima-makespan", "decima-slow"]
     assert listing["pretrained"] == names
-    das, system, sure = listing["systems"]
+    aware, das, system, sure = listing["systems"]
+    assert (aware["id"], aware["environment"]) == ("aware", "pod_scaling")
     assert (sure["id"], sure["environment"], sure["pretrained"]) == ("sure", "stream_scaling", [])
     assert (das["id"], das["environment"], das["pretrained"]) == ("das", "gpu_scheduling", [])
     assert (system["id"], system["environment"]) == ("decima", "dag_scheduling")

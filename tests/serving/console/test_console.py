@@ -161,7 +161,12 @@ def test_status_is_shown(browser: Browser, service: FakeService, console: Consol
     assert browser.evaluate("document.querySelectorAll('#plots .diamond').length") == 1
     assert "retrain-das-0007" in browser.text("retraining")
     note = browser.text("lifecycle-note")
-    for part in ("too few rewards", "at least -16.5", "fqe, 80 episodes", "high stakes"):
+    for part in (
+        "too few rewards",
+        "at least \N{MINUS SIGN}16.5",
+        "fqe, 80 episodes",
+        "high stakes",
+    ):
         assert part in note
     assert "RUNNING" in browser.text("retraining")
     assert "queue" in browser.text("drift")

@@ -97,14 +97,15 @@ def bad_requests(state: dict[str, Any]) -> dict[Refusal, list[bytes]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("system", ALL)
 def test_bad_decide_requests_are_refused(everything: LocalService, system: str) -> None:
-    before = everything.status(system)["decisions"]["total"]
     state = everything.state(system)
-    everything.request("POST", f"/v1/{system}/decide", {"state": state})
+    answer = everything.request("POST", f"/v1/{system}/decide", {"state": state})
+    tenant = answer.json["tenant"]
+    before = everything.status(system, tenant)["decisions"]["total"]
     for refusal, bodies in bad_requests(state).items():
         for body in bodies:
             assert_refused(everything, f"POST /v1/{system}/decide", refusal, body)
-    after = everything.status(system)
-    assert after["decisions"]["total"] == before + 1
+    after = everything.status(system, tenant)
+    assert after["decisions"]["total"] == before > 0
     assert after["breaker"] == "closed"
 
 

@@ -125,8 +125,8 @@ def test_page_contains_all_data() -> None:
     ours, las, steps = recorded(), recorded("las-consolidate"), traced_steps()
     text = build_page([ours, las], list(map(str, las.jobs.job_id)), "both", "gpu_scheduling")
     assert len(text) < 1_000_000
-    with pytest.raises(InputError, match="pod_scaling"):
-        build_page([las], ["x"] * 60, "", "pod_scaling")
+    with pytest.raises(InputError, match="no_environment"):
+        build_page([las], ["x"] * 60, "", "no_environment")
     data = data_in(text)
     assert data["unit"] == {"seconds": 3600, "name": "h"}
     assert data["machines"]["rack"] == [0, 0, 1, 1, 2, 2, 2, 2]

@@ -182,7 +182,7 @@ def test_explanation_lists_best_jobs_and_machines(policy: Policy) -> None:
     episode = Episode(PRETRAINED / "das-small", seed=7)
     for _ in range(60):
         state = episode.next_state()
-        decision, explanation, _ = policy.decide(state)
+        decision, explanation, *_ = policy.decide(state)
         episode.act()
         options, best = explanation.choices["job"], explanation.choices.get("machine", ())
         assert 1 <= len(options) <= 5
@@ -207,7 +207,7 @@ def test_compiled_decisions_and_scores_equal_torch() -> None:
     threads, several = torch.get_num_threads(), Counter[str]()
     for _ in range(60):
         state = episode.next_state()
-        (one, reason, _), (other, other_reason, _) = (policy.decide(state) for policy in both)
+        (one, reason, *_), (other, other_reason, *_) = (policy.decide(state) for policy in both)
         episode.act()
         assert (one, reason.summary) == (other, other_reason.summary)
         for kind, options in reason.choices.items():
@@ -253,7 +253,7 @@ def test_nan_weights_raise(exact_up_to: int) -> None:
     [state_with(), state_with(job("1", on={"a": 1})), state_with(job("1"), ask="reconsidering")],
 )
 def test_phase_without_anything_to_decide_changes_nothing(policy: Policy, state: DasState) -> None:
-    decision, explanation, _ = policy.decide(state)
+    decision, explanation, *_ = policy.decide(state)
     assert (decision.start, decision.stop, explanation.choices) == ((), (), {})
     assert explanation.summary.startswith("nothing starts or stops; ")
 
@@ -262,7 +262,7 @@ def test_phase_without_anything_to_decide_changes_nothing(policy: Policy, state:
 def test_summary_names_the_job_that_another_is_stopped_for() -> None:
     """LAS: job 2 has attained its share of service, job 3 has not."""
     state = state_with(job("2", 1, 90_000, {"a": 1}, running_s=50_000), job("3", 1, 10))
-    decision, explanation, _ = ENDPOINT.rule("las-consolidate").decide(state)
+    decision, explanation, *_ = ENDPOINT.rule("las-consolidate").decide(state)
     assert decision.stop == ("2",)
     assert "job 2 stops for job 3" in explanation.summary
     placing = state.model_copy(update={"ask": "placing"})
