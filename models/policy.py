@@ -47,6 +47,20 @@ class ExplainedDecision:
     record: dict[str, Any] = field(default_factory=dict)
 
 
+class EpisodeStep(NamedTuple):
+    """A decision as a step of an episode that the policy will learn from."""
+
+    observation: NDArray[np.float32]  # 1-D
+    action: NDArray[np.float32]  # 1-D; zeros stand for a decision of another
+
+
+class Learned(NamedTuple):
+    """What a policy has learned of a tenant from its episodes."""
+
+    memory: NDArray[np.float32]  # 1-D, of every decision
+    episodes: NDArray[np.float32]  # 1-D, of the next episode that it learns from
+
+
 class Proposal(NamedTuple):
     """Decision of a policy or a rule. `decision` is an instance of the system's schema."""
 
@@ -54,3 +68,4 @@ class Proposal(NamedTuple):
     explanation: Explanation
     memory: NDArray[np.float32] | None = None  # 1-D: what the policy remembers of the tenant
     unknown: str = ""  # why the policy leaves the decision to the rule; "": it does not
+    step: EpisodeStep | None = None  # None: the policy does not learn from episodes

@@ -12,19 +12,20 @@ import numpy as np
 from loadmaster.envs.pod_scaling.episode import EpisodeResult, Setup
 from loadmaster.envs.pod_scaling.settings import PodScalingSettings
 from loadmaster.envs.pod_scaling.state import SimConstants
-from loadmaster.models.aware.choice import Remembered, Singles, nothing_known
+from loadmaster.models.aware.choice import Remembered, Singles, nothing_known, trajectory_of
 from loadmaster.models.aware.encoder import Trajectory
+from loadmaster.models.aware.features import FEATURES
 from loadmaster.models.aware.logged import LoggedEpisode, logged_estimates
 from loadmaster.models.aware.policy import AwarePolicy
+from loadmaster.models.policy import Learned
 
 FIRST_SEED = 500_000_000  # of episodes to adapt in; those of evaluations and training are others
 
 
 class BestTrajectory(NamedTuple):
-    """One of the best trajectories, with its embedding."""
+    """Embedding of one of the best trajectories, which itself is not needed any more."""
 
     reward: float  # mean of a step
-    trajectory: Trajectory
     embedding: Singles
 
 
@@ -54,7 +55,7 @@ class Adaptation:
     def add(self, reward: float, trajectory: Trajectory) -> None:
         """Take an episode, whoever acted in it; the embedding is that of the best ones."""
         most = self.policy.settings.encoder.trajectories
-        added = BestTrajectory(reward, trajectory, self.policy.embed([trajectory]))
+        added = BestTrajectory(reward, self.policy.embed([trajectory]))
         self.best = sorted([*self.best, added], key=lambda each: -each.reward)[:most]
         embedding = np.mean([each.embedding for each in self.best], 0)  # as `policy.embed` of all
         self.known = self.known._replace(embedding=embedding)
@@ -68,6 +69,27 @@ class Adaptation:
     def copy(self) -> Remembered:
         """What is known, for an episode that may change it."""
         return self.known.copied()
+
+    def learned(self) -> Learned:
+        """Embedding, and rewards and embeddings of the best trajectories, for the service."""
+        rows = [np.array([each.reward, *each.embedding], np.float32) for each in self.best]
+        return Learned(self.known.embedding, np.concatenate(rows))
+
+
+def learn_episode(
+    policy: AwarePolicy, rows: Singles, rewards: Singles, best: Singles | None
+) -> Learned:
+    """Add an episode to the best ones of an application, from `Learned.episodes`; None: none yet.
+
+    `rows` (steps, features and actions) are of `Served.step`, `rewards` (steps,) the environment's.
+    """
+    found, width = Adaptation.new(policy), 1 + policy.settings.context
+    if best is not None and len(best) % width == 0:
+        found.best = [BestTrajectory(float(row[0]), row[1:]) for row in best.reshape(-1, width)]
+    earned = rewards.astype(np.float64)
+    trajectory = trajectory_of(rows[:, :FEATURES], rows[:, FEATURES:], earned)
+    found.add(float(earned.mean()), trajectory)
+    return found.learned()
 
 
 def adapt_to(

@@ -29,6 +29,7 @@ from loadmaster.envs.pod_scaling.state import (
     SimConstants,
     SimState,
 )
+from loadmaster.models.aware.choice import trajectory_of
 from loadmaster.models.aware.encoder import Trajectory
 from loadmaster.models.aware.estimates import (
     CPU_SECONDS,
@@ -44,8 +45,6 @@ from loadmaster.models.aware.estimates import (
 )
 from loadmaster.models.aware.features import (
     FEATURES,
-    REWARD_CENTRE,
-    REWARD_UNIT,
     FeatureParameters,
     write_features,
 )
@@ -68,10 +67,8 @@ class LoggedEpisode(NamedTuple):
     def trajectory(self, mask: NDArray[np.float32]) -> Trajectory:
         """For the encoder, with the rule's margins, which are zeros, as actions."""
         steps = len(self.rewards)
-        rewards = (self.rewards - REWARD_CENTRE) / REWARD_UNIT
         actions = np.zeros((steps, len(MARGINS)), np.float32)
-        parts = [self.features[:steps] * mask, actions, rewards[:, None]]
-        return np.concatenate(parts, 1).astype(np.float32)
+        return trajectory_of(self.features[:steps] * mask, actions, self.rewards)
 
 
 def record_rule(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -20,11 +22,12 @@ from loadmaster.envs.pod_scaling.state import (
     SimState,
 )
 from loadmaster.models.aware.choice import (
+    MEMORY_FORMAT,
     PodDecision,
     Remembered,
     Singles,
-    memory_format,
     nothing_known,
+    trajectory_of,
     unpack,
 )
 from loadmaster.models.aware.encoder import Trajectory
@@ -36,8 +39,6 @@ from loadmaster.models.aware.estimates import (
 from loadmaster.models.aware.explain import explain
 from loadmaster.models.aware.features import (
     FEATURES,
-    REWARD_CENTRE,
-    REWARD_UNIT,
     input_mask,
     margins_of,
     write_features,
@@ -48,16 +49,17 @@ from loadmaster.models.aware.pod_model import Forecast
 from loadmaster.models.aware.rule import Scratch, carry_out, observe_step, plan_step, scratch
 from loadmaster.models.aware.settings import MARGINS, AwareSettings, training_settings
 from loadmaster.models.bundle import Bundle
-from loadmaster.models.policy import Explanation
+from loadmaster.models.policy import EpisodeStep, Explanation
 
 
 class Served(NamedTuple):
     """A decision for the service, and what to remember of the application."""
 
     plan: Floats
-    memory: Singles
+    memory: Singles  # packed estimates
     reason: Explanation
     unknown: str = ""  # how the application differs from known ones, if it is unknown
+    step: EpisodeStep | None = None  # for the next embedding; None: the policy has no encoder
 
 
 class Step(NamedTuple):
@@ -70,6 +72,8 @@ class Step(NamedTuple):
 class AwarePolicy:
     """Decides by the greedy actor. Stateless: what it remembers is given and returned."""
 
+    memory_format = MEMORY_FORMAT
+
     def __init__(
         self,
         network: AwareNetwork,
@@ -81,7 +85,6 @@ class AwarePolicy:
         self.name, self.version = name, version
         self.settings: AwareSettings = network.aware
         self._tables = network.tables()
-        self.memory_format = memory_format(self.settings.context)
         self.mask = input_mask(self.settings.inputs)
         self._base = np.array(self.settings.rule.margins)
         self._reach = np.array(self.settings.reach.margins)
@@ -92,9 +95,29 @@ class AwarePolicy:
         assert isinstance(network, AwareNetwork)
         return cls(network, training_settings(bundle), bundle.name, bundle.version)
 
-    def decide(self, constants: SimConstants, state: SimState, memory: Singles | None) -> Served:
-        """The next plan, with what was remembered of the application; None: it was never seen."""
-        known = unpack(memory, self.settings.context)
+    @cached_property
+    def embedding_format(self) -> str:
+        """Name of the embeddings of this encoder; "" without one. Only equal weights share them."""
+        if self.network.encoder is None:
+            return ""
+        digest = hashlib.sha256()
+        for name, weights in self.network.encoder.state_dict().items():
+            digest.update(name.encode())
+            digest.update(weights.cpu().contiguous().numpy())
+        return f"aware-embedding-{self.settings.context}-{digest.hexdigest()[:12]}"
+
+    def decide(
+        self,
+        constants: SimConstants,
+        state: SimState,
+        memory: Singles | None,
+        embedding: Singles | None = None,
+    ) -> Served:
+        """The next plan, with what was remembered of the application; None: it was never seen.
+
+        `embedding`: of its episodes so far; None: there was none yet.
+        """
+        known = unpack(memory, embedding, self.settings.context)
         notes = [] if memory is not None else ["the application is new: estimates from this state"]
         found = self.choose(constants, state, known)
         novelty = self.novelty(found.app, known)
@@ -102,7 +125,8 @@ class AwarePolicy:
         if unknown:
             notes.append(unknown)
         reason = explain(found, state.plan, self.settings.rule, notes)
-        return Served(found.plan, known.packed(), reason, unknown)
+        step = EpisodeStep(found.features, found.action) if self.settings.context else None
+        return Served(found.plan, known.packed(), reason, unknown, step)
 
     def novelty(self, app: Floats, known: Remembered) -> Novelty | None:
         """How far an application is from those of the training; `app` is by its estimates.
@@ -191,14 +215,14 @@ class AwarePolicy:
         noise: Singles | None = None,
     ) -> tuple[EpisodeResult, Trajectory]:
         """An episode and its trajectory for the encoder: features, actions, rewards."""
-        runner, rows = EpisodeRunner(settings, workload, seed), []
+        runner, steps, rewards = EpisodeRunner(settings, workload, seed), [], []
         state = runner.episode.state
         for step in self.steps(runner, known, noise):
             carry_out(workload.constants, state, step.decision.plan)
-            reward = state.outcome[int(state.clock[NOW]) // STEP_INTERVALS - 1, REWARD]
-            reward = (reward - REWARD_CENTRE) / REWARD_UNIT
-            rows.append(np.concatenate([step.decision.features, step.decision.action, [reward]]))
-        return runner.result(self.name), np.array(rows, np.float32)
+            rewards.append(state.outcome[int(state.clock[NOW]) // STEP_INTERVALS - 1, REWARD])
+            steps.append((step.decision.features, step.decision.action))
+        features, actions = (np.array(column) for column in zip(*steps, strict=True))
+        return runner.result(self.name), trajectory_of(features, actions, np.array(rewards))
 
     def embed(self, trajectories: Sequence[Trajectory]) -> Singles:
         """The embedding of an application from its trajectories, all of them."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.systems.aware.adaptation import AdaptationCommand, Adapted
 
 EPISODES, RULE = 5, "hpa"  # defaults
+SERVICE_S = 10.0  # timeout of the call of a service
 
 
 def adapt(
@@ -46,6 +47,16 @@ def adapt(
     output: Annotated[
         Path | None, option("FOLDER", "For the result. [default: results/adapt/...]")
     ] = None,
+    service: Annotated[
+        str | None, option("URL", "Give the result to a running service, which goes on from it.")
+    ] = None,
+    tenant: Annotated[
+        str | None, option("NAME", "For --service: its tenant. [default: the application]")
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        option("FILE", "For --service: file with the token. [default: variable LOADMASTER_TOKEN]"),
+    ] = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Adapt a policy to one application, and compare it with rules.
@@ -61,17 +72,24 @@ def adapt(
 
         loadmaster adapt aware --application test:7 --record hpa.parquet --episodes 1
 
-        loadmaster adapt aware --log hpa.parquet --policy BUNDLE_OR_RUN
+        loadmaster adapt aware --log hpa.parquet --policy BUNDLE_OR_RUN --service URL
     """
     if log is not None and (episodes is not None or record is not None or fine_tune):
         raise UsageError("--log takes no --episodes, --record or --fine-tune; expected it alone")
     if record is not None and fine_tune:
         raise UsageError("--record takes no --fine-tune; expected one of them")
+    if record is not None and service is not None:
+        raise UsageError("--record takes no --service; expected one of them")
+    if service is None and (tenant is not None or token_file is not None):
+        raise UsageError("--tenant and --token-file are for --service; expected --service URL")
     if log is None and application is None:
         raise UsageError("no application; expected --application NAME, or --log FILE")
     from loadmaster.envs.registry import find_system
+    from loadmaster.platform.cli.decide import call_service
     from loadmaster.platform.evaluation import adapters
     from loadmaster.platform.evaluation.files import check_writable
+    from loadmaster.serving.client import calls as service_calls
+    from loadmaster.serving.decisions.tenant_names import tenant_of
 
     found = find_system(system)
     calls: AdaptationCommand = found.load("adaptation")
@@ -106,6 +124,11 @@ def adapt(
     )
     files = [f"{folder}{os.sep}{name}" for name in calls.write(adapted, folder)]
     spent = usage(time.perf_counter() - began)
+    if service is not None:
+        request = adapted.service_request()
+        if tenant is not None:
+            request["tenant"] = tenant_of(tenant)
+        call_service(service_calls.memory(system, **request), service, token_file, SERVICE_S)
     if as_json:
         options.print_json({**adapted.record(), **spent, "files": files})
         return
@@ -115,6 +138,8 @@ def adapt(
         f"without, peak memory {spent['peak_mb']:.0f} MB"
     )
     print(f"Files: {', '.join(files)}")
+    if service is not None:
+        print(f"Service: tenant {request['tenant']} at {service}")
 
 
 def print_adapted(adapted: Adapted) -> None:

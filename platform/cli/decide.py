@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import typer
 
@@ -21,6 +21,7 @@ MOST_BYTES = 32 * 2**20  # of a state; those of the largest clusters take a few 
 MOST_TOKEN_BYTES = 4096
 SHOWN_CHOICES = 5
 EXPECTED = "expected a state, see state --help"
+Result = TypeVar("Result")
 BAD_INPUT = (400, 404, 413, 415, 422)  # status codes that mean exit code 2
 
 
@@ -52,26 +53,33 @@ def decide(
         loadmaster state das | loadmaster decide das - --json --tenant cluster-7
     """
     content = _read_state(state)
-    token = None if token_file is None else read_token(token_file)
     mode: Mode = "shadow" if shadow else "active"
     call = calls.decide(system, content, mode, None, secrets.token_hex(12), tenant)
+    decision, original = call_service(calls.with_original(call), url, token_file, deadline)
+    if as_json:
+        options.print_json(original)
+        return
+    for line in decision_lines(decision):
+        print(line)
+
+
+def call_service(
+    call: calls.Call[Result], url: str, token_file: Path | None, deadline: float
+) -> Result:
+    """Carry out a call; bad input is a UsageError, other failures exit with 1."""
+    token = None if token_file is None else read_token(token_file)
     try:
         client = Client(url, token, deadline)
     except ValueError as fault:
         raise UsageError(str(fault)) from None
     try:
         with client:
-            decision, original = client.ask(calls.with_original(call))
+            return client.ask(call)
     except ServiceError as fault:
         if fault.status in BAD_INPUT:
             raise UsageError(str(fault)) from None
         print(f"error: {fault}", file=sys.stderr)
         raise typer.Exit(1) from None
-    if as_json:
-        options.print_json(original)
-        return
-    for line in decision_lines(decision):
-        print(line)
 
 
 def decision_lines(decision: Decision) -> Iterator[str]:

@@ -153,6 +153,22 @@ def profile(
     return _admin("profile", system, profile=profile, tenant=tenant)
 
 
+def memory(
+    system: str,
+    memory: Mapping[str, Any],
+    episodes: Mapping[str, Any] | None = None,
+    *,
+    version: str | None = None,
+    tenant: str | None = None,
+) -> Call[Status]:
+    """Set what the serving policy remembers of a tenant: numbers by their format.
+
+    `episodes`: what it needs to learn from further ones, its format and numbers.
+    """
+    content = {"memory": memory, "episodes": episodes}
+    return _admin("memory", system, version=version, tenant=tenant, **content)
+
+
 def _admin(verb: str, system: str, **content: Any) -> Call[Status]:
     body = _json({name: value for name, value in content.items() if value is not None}, "request")
     request = Request("POST", _path(system, verb), body, idempotent=False, fresh=True)

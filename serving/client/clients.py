@@ -182,6 +182,7 @@ class Client(BaseClient):
     pause, resume = _method(calls.pause), _method(calls.resume)
     promote, rollback = _method(calls.promote), _method(calls.rollback)
     estimate, profile = _method(calls.estimate), _method(calls.profile)
+    memory = _method(calls.memory)
 
     def decide(
         self,
@@ -255,6 +256,7 @@ class AsyncClient(BaseClient):
     pause, resume = _coroutine(calls.pause), _coroutine(calls.resume)
     promote, rollback = _coroutine(calls.promote), _coroutine(calls.rollback)
     estimate, profile = _coroutine(calls.estimate), _coroutine(calls.profile)
+    memory = _coroutine(calls.memory)
 
     async def decide(
         self,

@@ -18,6 +18,7 @@ from pydantic_core import to_json as encode_json
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from loadmaster.envs.errors import unknown_name
+from loadmaster.serving.decisions.policy_memory import EncodedStep
 from loadmaster.serving.decisions.tenant_names import (
     DEFAULT_TENANT,
     TENANT_FIELD,
@@ -87,11 +88,12 @@ class Decided(NamedTuple):
     quantities: tuple[Quantity, ...]
     features: dict[str, float]
     memory: str = ""  # line of what the policy remembers of the tenant from now on
+    step: EncodedStep | None = None  # of an episode that the policy will learn from
     guard: tuple[str, ...] = ()  # changes by the guard
     guarded: tuple[str, ...] = ()  # kinds of the same changes
 
 
-QUANTITIES, GUARD = Decided._fields.index("quantities"), Decided._fields.index("guard")
+QUANTITIES, STEP, GUARD = map(Decided._fields.index, ("quantities", "step", "guard"))
 
 
 class Invalid(NamedTuple):
@@ -117,6 +119,8 @@ def decode_reply(raw: bytes) -> Decided | Invalid:
     if not is_decided:
         return Invalid(*values)
     values[QUANTITIES] = tuple(map(Quantity._make, values[QUANTITIES]))
+    if values[STEP] is not None:
+        values[STEP] = EncodedStep(*values[STEP])
     return Decided(*values)
 
 
@@ -126,7 +130,8 @@ class Proposed(BaseModel):
     decision: dict[str, Any] | None = None
     fault: str | None = None
     detail: str = ""
-    memory: str = ""  # as of `Decided`
+    memory: str = ""  # as of `Decided`, and so is the step
+    step: EncodedStep | None = None
 
 
 class Loaded(BaseModel):

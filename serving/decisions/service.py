@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from loadmaster.serving.decisions.episode_learner import EpisodeLearner
 from loadmaster.serving.decisions.pipeline import DecisionPipeline, warm_up
 from loadmaster.serving.decisions.policy_memory import format_of
 from loadmaster.serving.decisions.request import (
@@ -58,6 +59,7 @@ class DecisionService:
         self._runner, self._worker, self._clock = runner, worker, clock
         self._tenants, self._control = tenants, control
         self.tenant_admin = TenantAdmin(self.endpoint, tenants, control, clock)
+        self._learner = EpisodeLearner(worker, tenants, control)
         self._pipeline = DecisionPipeline(runner, worker, CircuitBreaker())
         self._health = WorkerHealth(self.endpoint.system, self._pipeline.breaker, self._call_worker)
         self._rng = rng or random.Random()
@@ -161,7 +163,8 @@ class DecisionService:
             left_s = deadline_ms / 1000 - (time.perf_counter() - began)
             await asyncio.wait({shadow}, timeout=max(left_s, 0))
             if shadow.done():
-                response["shadow"] = self._compare(shadow.result(), decided, routing, tenant)
+                found = self._compare(shadow.result(), decided, routing, tenant, response["id"])
+                response["shadow"] = found
         response["latency_ms"] = round(1000 * (time.perf_counter() - began), 3)
         if shadow is None or response["shadow"] is not None:
             # After the response is sent, and before the next request is read.
@@ -176,7 +179,8 @@ class DecisionService:
                 if proposed.cancelled():
                     tenant.pins -= 1
                     return
-                later["shadow"] = self._compare(proposed.result(), decided, routing, tenant)
+                found = self._compare(proposed.result(), decided, routing, tenant, later["id"])
+                later["shadow"] = found
                 self._record(raw, options, later, decided, tenant, memory)
 
             self._shadows.add(shadow)  # the event loop keeps weak references only
@@ -198,15 +202,18 @@ class DecisionService:
             return Proposed(fault=DOWN, detail=line_of(fault))
 
     def _compare(
-        self, proposed: Proposed, decided: Decided, routing: Routing, tenant: Tenant
+        self, proposed: Proposed, decided: Decided, routing: Routing, tenant: Tenant, name: str
     ) -> dict[str, Any]:
-        """The shadow policy's decision, for the record.
+        """The shadow policy's decision, for the record; `name` is the decision's id.
 
-        What it remembers is kept unless the policy that acts has a memory of the same format.
+        What it remembers is kept unless the policy that acts has a memory of the same format. It
+        learns from episodes in which the rule acts.
         """
         assert routing.shadow is not None
         if proposed.memory and format_of(proposed.memory) != format_of(decided.memory):
             tenant.remember(proposed.memory)
+        if proposed.step is not None and routing.acting is None:
+            tenant.add_step(name, proposed.step)
         agrees = agreement = None
         if (other := proposed.decision) is not None:
             agrees = other == decided.decision
@@ -274,6 +281,7 @@ class DecisionService:
         outcome = feedback.outcome.model_dump(mode="json")
         now = self._clock()
         tenant.recorder.record_feedback(feedback.id, outcome, source, reward, now)
+        self._learner.add_reward(tenant, feedback.id, reward)
         self._tenants.changed(tenant, now)
         return {"accepted": True, "reward": reward, "tenant": tenant.name}
 
@@ -329,6 +337,7 @@ class DecisionService:
         await self._tenants.release(moves)
 
     async def close(self) -> None:
+        await self._learner.close()
         await self._tenants.close()
 
     # Views.
@@ -363,20 +372,16 @@ class DecisionService:
         return status
 
     def _summary(self, tenant: Tenant) -> dict[str, Any]:
+        of_all = self._control.roles.paused is not None
         return {
             "system": self.endpoint.system,
             "tenant": tenant.name,
             "summary": self.endpoint.summary,
-            "paused": self._control.roles.paused is not None or tenant.paused is not None,
-            "paused_scope": self._paused_scope(tenant),
+            "paused": of_all or tenant.paused is not None,
+            "paused_scope": "system" if of_all else "tenant" if tenant.paused is not None else None,
             "acting": self._acts(tenant)[0],
             "rule": self._runner.rule.name,
         }
-
-    def _paused_scope(self, tenant: Tenant) -> str | None:
-        if self._control.roles.paused is not None:
-            return "system"
-        return None if tenant.paused is None else "tenant"
 
     async def decisions(self, limit: int, tenant: str = DEFAULT_TENANT) -> dict[str, Any]:
         found = await self._tenants.peek(tenant)

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from pydantic_core import from_json
 
+from loadmaster.serving.decisions.episodes import Episode
 from loadmaster.serving.decisions.guard import Guard, GuardSettings, restore_history
-from loadmaster.serving.decisions.policy_memory import MAX_TEXT, with_line
+from loadmaster.serving.decisions.policy_memory import MAX_TEXT, EncodedStep, with_line
 from loadmaster.serving.decisions.request import Decided, RequestOptions, iso
 from loadmaster.serving.decisions.tenant_database import SavedTenant
 from loadmaster.serving.decisions.tenant_store import TenantStore, clock_offset_s
@@ -47,7 +48,7 @@ class TenantParts(NamedTuple):
 
 class Tenant:
     """Guard windows, responses by request id, what policies remember, lifecycle, rewards, drift,
-    pause, latest decisions.
+    pause, the running episode, latest decisions.
 
     The first three are written when they change, the rest as one record.
     """
@@ -73,6 +74,7 @@ class Tenant:
         self.changes = 0  # decisions and feedback since it was loaded
         self.saved_transitions = 0  # of the lifecycle, when it was last saved
         self.policy_memory = ""  # see policy_memory.py
+        self.episode: Episode | None = None  # None: no policy learns from it
         self._store = parts.store
         self._recent: deque[DecisionRow] = deque(maxlen=RECENT)  # without states
         self._recent_bytes = 0
@@ -87,6 +89,7 @@ class Tenant:
             + ID_BYTES * len(self._sources)
             + self._recent_bytes
             + len(self.policy_memory)
+            + (0 if self.episode is None else self.episode.memory_bytes)
             + self.responses.memory_bytes
             + self.recorder.monitor.memory_bytes
         )
@@ -113,11 +116,25 @@ class Tenant:
         self._sources[row.id] = decided.source
         if len(self._sources) > KNOWN_IDS:
             self._sources.popitem(last=False)
+        if decided.step is not None:
+            self.add_step(row.id, decided.step)
+
+    def add_step(self, decision_id: str, step: EncodedStep) -> None:
+        """Add a decision to the running episode; feedback completes it."""
+        if self.episode is None or not self.episode.fits(step):
+            self.episode = Episode(step.format)
+        self.episode.add(decision_id, step)
 
     def remember(self, line: str) -> None:
         """Keep what a policy remembers from now on; it is written at once, as guard windows are."""
         self.policy_memory = with_line(self.policy_memory, line)
         self._store.put_memory(self.name, self.policy_memory)
+
+    def set_learned(self, kind: str, episodes: str) -> None:
+        """Keep what a policy learned of the tenant's episodes (`Learned.episodes`, base64)."""
+        if self.episode is None or self.episode.format != kind:
+            self.episode = Episode(kind)
+        self.episode.learned = episodes
 
     def source_of(self, decision_id: str | None, default: str) -> str:
         """What decided; `default` if the decision is not known."""
@@ -153,6 +170,7 @@ class Tenant:
             "bundles": self.bundles,
             "sources": latest,
             "recorder": self.recorder.record(),
+            "episode": self.episode and self.episode.record(),
         }
 
     def restore(self, saved: SavedTenant) -> None:
@@ -178,6 +196,7 @@ class Tenant:
             self.recorder.restore(record["recorder"])
         if isinstance(paused := record.get("paused"), str):
             self.paused = paused
+        self.episode = Episode.restored(record.get("episode"))
         try:
             serving, shadow = record["bundles"]
             self.bundles = str(serving), shadow

@@ -1,4 +1,4 @@
-"""Admin actions on one tenant: pause, estimate of the policy's reward, profile.
+"""Admin actions on one tenant: pause, estimate of the policy's reward, profile, memory.
 
 All are durable when they return. Only the gateway that owns the tenant carries them out.
 """
@@ -6,6 +6,10 @@ All are durable when they return. Only the gateway that owns the tenant carries 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
+from loadmaster.serving.decisions.policy_memory import Singles, encode_numbers, write_memory
+from loadmaster.serving.decisions.request import RequestError
 from loadmaster.serving.decisions.tenant import Tenant
 from loadmaster.serving.decisions.tenant_registry import TenantRegistry
 from loadmaster.serving.monitoring.lifecycle import Estimate
@@ -36,10 +40,7 @@ class TenantAdmin:
     async def estimate(self, name: str, request: Mapping[str, Any]) -> None:
         """Take an EstimateRequest; raises Conflict if it is of a bundle that does not serve."""
         tenant = await self._tenants.get(name)
-        serving = self._control.roles.serving.version
-        if request["version"] not in (None, serving):
-            wrong = f"the estimate is of bundle {request['version']}"
-            raise Conflict(f"{wrong}; expected {serving}, which serves")
+        self._require_serving(request["version"])
         estimate = Estimate(*(request[field] for field in Estimate._fields))
         tenant.recorder.set_estimate(estimate, self._clock())
         await self._save(tenant)
@@ -52,6 +53,36 @@ class TenantAdmin:
         tenant.recorder.set_profile(profile, self._clock())
         await self._save(tenant)
 
+    async def memory(self, name: str, request: Mapping[str, Any]) -> None:
+        """Take a MemoryRequest; raises Conflict if it is of a bundle that does not serve."""
+        lines = [
+            write_memory(kind, _singles(numbers, f"memory.{kind}"))
+            for kind, numbers in request["memory"].items()
+        ]
+        episodes = request["episodes"]
+        learned = episodes and encode_numbers(_singles(episodes["numbers"], "episodes.numbers"))
+        tenant = await self._tenants.get(name)
+        self._require_serving(request["version"])
+        for line in lines:
+            tenant.remember(line)
+        if episodes is not None:
+            tenant.set_learned(episodes["format"], learned)
+        await self._save(tenant)
+
+    def _require_serving(self, version: str | None) -> None:
+        serving = self._control.roles.serving.version
+        if version not in (None, serving):
+            raise Conflict(f"it is of bundle {version}; expected {serving}, which serves")
+
     async def _save(self, tenant: Tenant) -> None:
         self._tenants.save(tenant)
         await self._tenants.parts.store.flush()
+
+
+def _singles(numbers: list[float], field: str) -> Singles:
+    """Numbers in single precision; raises RequestError if one is too large for that."""
+    with np.errstate(over="ignore"):
+        found = np.array(numbers, np.float32)
+    if not np.isfinite(found).all():
+        raise RequestError(f"{field}: a number beyond 3.4e38; expected single precision", field)
+    return found

@@ -56,6 +56,12 @@ PROFILE = {
         },
     }
 }
+MEMORY = {
+    "adapted": {
+        "summary": "by loadmaster adapt",
+        "value": {"tenant": "shop", "memory": {"aware-18": [0.5] * 36}},
+    }
+}
 
 
 def document(endpoints: Mapping[str, Endpoint[Any, Any, Any]]) -> dict[str, Any]:
@@ -131,6 +137,8 @@ def _declare_system(api: APIRouter, system: str, endpoint: Endpoint[Any, Any, An
     summary = "Report an off-policy estimate of the serving bundle's reward. (admin)"
     post("estimate", summary, status, estimate, ESTIMATE, 409)
     post("profile", "Set the profile of a tenant. (admin)", status, profile, PROFILE, 409)
+    summary, memory = "Set what the policy remembers of a tenant. (admin)", schemas.MemoryRequest
+    post("memory", summary, status, memory, MEMORY, 409)
     promote = schemas.PromoteRequest
     post("promote", "Serve or shadow a bundle. (admin)", status, promote, None, 409)
     post("rollback", "Serve the previous bundle again. (admin)", status, action, None, 409)

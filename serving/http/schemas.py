@@ -1,9 +1,10 @@
 """Schemas of responses and of admin requests, for OpenAPI and for tests."""
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from loadmaster.serving.decisions.policy_memory import FORMAT_PATTERN, MAX_FORMATS, MAX_NUMBERS
 from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TENANT_FIELD, TenantName
 from loadmaster.serving.system import Profile, Record, field_error
 
@@ -208,6 +209,30 @@ class EstimateRequest(AdminRequest):
             message = f"{self.lower:g} is above the mean {self.mean:g}; expected at most that"
             raise field_error(("lower",), message)
         return self
+
+
+Numbers = Annotated[list[float], Field(max_length=MAX_NUMBERS)]
+FormatName = Annotated[str, StringConstraints(pattern=f"^{FORMAT_PATTERN}$")]
+
+
+class EpisodesSchema(Record):
+    """What the policy needs to learn from further episodes."""
+
+    format: FormatName
+    numbers: Numbers
+
+
+class MemoryRequest(AdminRequest):
+    """What the serving bundle remembers of a tenant, as `loadmaster adapt` finds it."""
+
+    tenant: TenantName = TENANT_FIELD
+    version: str | None = Field(
+        default=None, max_length=64, description="of the bundle; null: the one that serves"
+    )
+    memory: dict[FormatName, Numbers] = Field(
+        min_length=1, max_length=MAX_FORMATS, description="numbers by their format"
+    )
+    episodes: EpisodesSchema | None = None
 
 
 class ProfileRequest(AdminRequest):

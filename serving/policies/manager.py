@@ -15,6 +15,7 @@ from loadmaster.serving.decisions.request import Loaded, RequestError, iso, line
 from loadmaster.serving.http.schemas import (
     AdminRequest,
     EstimateRequest,
+    MemoryRequest,
     PauseRequest,
     ProfileRequest,
     PromoteRequest,
@@ -35,8 +36,9 @@ class AdminAction(StrEnum):
     RESUME = "resume"
     PROMOTE = "promote"
     ROLLBACK = "rollback"
-    ESTIMATE = "estimate"  # of a tenant only, as the next
+    ESTIMATE = "estimate"  # of a tenant only, as the next ones
     PROFILE = "profile"
+    MEMORY = "memory"
 
 
 REQUESTS: Mapping[AdminAction, type[AdminRequest]] = {
@@ -46,6 +48,7 @@ REQUESTS: Mapping[AdminAction, type[AdminRequest]] = {
     AdminAction.ROLLBACK: AdminRequest,
     AdminAction.ESTIMATE: EstimateRequest,
     AdminAction.PROFILE: ProfileRequest,
+    AdminAction.MEMORY: MemoryRequest,
 }
 
 

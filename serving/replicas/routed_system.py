@@ -40,7 +40,7 @@ class Places(Protocol):
 class RoutedSystem:
     """One system. Requests wait while their tenant moves, or while another state is applied."""
 
-    TENANT_ADMIN: ClassVar = ("pause", "estimate", "profile")
+    TENANT_ADMIN: ClassVar = ("pause", "estimate", "profile", "memory")
     OPERATIONS: ClassVar = (
         "respond",
         "feedback",
@@ -105,11 +105,11 @@ class RoutedSystem:
         tenant: str | None = getattr(request, "tenant", None)
         if tenant is not None:
             access.require(tenant)
-            if action in (AdminAction.ESTIMATE, AdminAction.PROFILE):
+            if action in (AdminAction.PAUSE, AdminAction.RESUME):
+                await self._routed(tenant, "pause", [tenant, pause_reason(action, request)])
+            else:
                 body = request.model_dump(mode="json")
                 await self._routed(tenant, action.value, [tenant, body])
-            else:
-                await self._routed(tenant, "pause", [tenant, pause_reason(action, request)])
             return await self.status(tenant, access)
         access.require_all()
         call = [self.endpoint.system, {"action": action.value, "raw": raw}]

@@ -9,7 +9,14 @@ from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from loadmaster.serving.replicas.membership import machine
-from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, PolicyCall, RpcAddress, RpcClient
+from loadmaster.serving.worker.rpc import (
+    DECIDE,
+    LEARN,
+    PROPOSE,
+    PolicyCall,
+    RpcAddress,
+    RpcClient,
+)
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +34,8 @@ class Worker(Protocol):
     def propose(
         self, version: str, folder: str, request: bytes, memory: str = ""
     ) -> Awaitable[bytes]: ...
+
+    def learn(self, version: str, folder: str, request: bytes) -> Awaitable[bytes]: ...
 
     @property
     def is_up(self) -> bool: ...
@@ -148,6 +157,11 @@ class WorkerPool:
         if (client := self._shadow.connection()) is None:
             raise ConnectionError("no worker is up")
         return client.call(PROPOSE, PolicyCall(version, folder, request, memory=memory))
+
+    def learn(self, version: str, folder: str, request: bytes) -> Awaitable[bytes]:
+        if (client := self._shadow.connection()) is None:
+            raise ConnectionError("no worker is up")
+        return client.call(LEARN, PolicyCall(version, folder, request))
 
 
 class CircuitBreaker:

@@ -29,7 +29,7 @@ from typing import NamedTuple, Self, cast
 from loadmaster.serving.replicas.handshake import listening_socket, open_connection, prove
 from loadmaster.serving.replicas.membership import machine
 
-DECIDE, PROPOSE, FAULT, DONE = range(4)  # kinds of frames: two calls, two replies
+DECIDE, PROPOSE, LEARN, FAULT, DONE = range(5)  # kinds of frames: three calls, two replies
 RECEIVE_BYTES = 1 << 18
 BATCHES = 2  # unanswered writes: one is decided on while replies of the other become responses
 SMOOTHING = 0.05  # weight of the latest reply in the mean time of a call
@@ -40,8 +40,8 @@ _CALL = struct.Struct("!dHHI")  # deadline, bytes of version, folder and memory
 
 @dataclass(frozen=True, slots=True)
 class PolicyCall:
-    """Arguments of a call: a request, the bundle that decides (version "": the rule), and what
-    policies remember of the tenant (`decisions/policy_memory`)."""
+    """Arguments of a call: a request, the bundle that decides (version "": the rule) or learns,
+    and what policies remember of the tenant (`decisions/policy_memory`)."""
 
     version: str
     folder: str

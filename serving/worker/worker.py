@@ -14,7 +14,8 @@ from pydantic_core import to_json as encode_json
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.policy import Explanation, Option, Proposal
-from loadmaster.serving.decisions.policy_memory import decide_with, memory_line
+from loadmaster.serving.decisions.episodes import learn_with
+from loadmaster.serving.decisions.policy_memory import decide_with, encode_step, memory_line
 from loadmaster.serving.decisions.request import (
     EXCEPTION,
     FALLBACK,
@@ -35,15 +36,16 @@ from loadmaster.serving.decisions.request import (
 from loadmaster.serving.decisions.struct_reader import StateReader
 from loadmaster.serving.replicas.autoscaling import LoadMeter
 from loadmaster.serving.system import Endpoint, Policy, find_endpoint
-from loadmaster.serving.worker.rpc import DECIDE, PROPOSE, PolicyCall, RpcServer
+from loadmaster.serving.worker.rpc import DECIDE, LEARN, PROPOSE, PolicyCall, RpcServer
 
 HANG_S = 5.0  # a call that takes longer is taken for endless: Serve replaces the replica
 
 
 class SystemWorker:
-    """Two runners: one for decisions that are acted on, one for decisions in the shadow.
+    """Two runners: one for decisions that are acted on, one for decisions in the shadow and for
+    learning from episodes.
 
-    A shadow bundle never delays the policy that acts. Policies have scratch tables, so each runner
+    Neither of the latter delays the policy that acts. Policies have scratch tables, so each runner
     is used by one thread at a time, under its lock.
     """
 
@@ -56,7 +58,8 @@ class SystemWorker:
         self._active_lock, self._shadow_lock = threading.Lock(), threading.Lock()
         self._busy_since: float | None = None
         self.meter = LoadMeter()  # of decisions that are acted on
-        self.rpc = RpcServer({DECIDE: self._decide, PROPOSE: self._propose})
+        calls = {DECIDE: self._decide, PROPOSE: self._propose, LEARN: self._learn}
+        self.rpc = RpcServer(calls)
         policies = [self._active.rule]
         # The bundle may be gone when a worker is restarted. The gateway keeps copies of the bundles
         # that serve, and names one in every call.
@@ -80,6 +83,9 @@ class SystemWorker:
     async def propose(self, version: str, folder: str, request: bytes, memory: str = "") -> bytes:
         call = PolicyCall(version, folder, request, memory=memory)
         return await asyncio.to_thread(self._propose, call)
+
+    async def learn(self, version: str, folder: str, request: bytes) -> bytes:
+        return await asyncio.to_thread(self._learn, PolicyCall(version, folder, request))
 
     async def load(self, folder: str) -> bytes:
         """Load the bundle in a folder for both runners, before any decision needs it."""
@@ -125,6 +131,10 @@ class SystemWorker:
             return to_json(
                 self._shadow.propose(call.request, call.version, call.folder, call.memory)
             )
+
+    def _learn(self, call: PolicyCall) -> bytes:
+        with self._shadow_lock:
+            return self._shadow.learn(call.request, call.version, call.folder)
 
 
 class NotFiniteError(Exception):
@@ -178,7 +188,8 @@ class PolicyRunner:
             return decided
         by_rule = self.decide_by_rule(state, UNKNOWN, decided.detail)
         notes = [*by_rule.reason["notes"], decided.detail]
-        return by_rule._replace(memory=decided.memory, reason={**by_rule.reason, "notes": notes})
+        reason = {**by_rule.reason, "notes": notes}
+        return by_rule._replace(memory=decided.memory, step=decided.step, reason=reason)
 
     def decide_by_rule(self, state: Any, cause: str | None = None, detail: str = "") -> Decided:
         return self._run(self.rule, state, FALLBACK, cause, detail)
@@ -187,10 +198,14 @@ class PolicyRunner:
         """Decide by the policy of that version, without a fallback."""
         try:
             policy, state = self._policy(version, folder), self.state(raw)
-            decided = self._run(policy, state, POLICY, memory=memory)
-            return Proposed(decision=decided.decision, memory=decided.memory)
+            decided = self._run(policy, state, POLICY, memory=memory, acts=False)
+            return Proposed(decision=decided.decision, memory=decided.memory, step=decided.step)
         except Exception as fault:
             return Proposed(fault=_cause_of(fault), detail=line_of(fault))
+
+    def learn(self, request: bytes, version: str, folder: str) -> bytes:
+        """Let the policy of that version learn from an episode; raises if it cannot."""
+        return learn_with(self._policy(version, folder), request)
 
     def state(self, raw: bytes) -> Any:
         """The state in a request; raises RequestError if the request is invalid."""
@@ -210,6 +225,7 @@ class PolicyRunner:
         cause: str | None = None,
         detail: str = "",
         memory: str = "",
+        acts: bool = True,
     ) -> Decided:
         proposal = decide_with(policy, state, memory)
         return Decided(
@@ -222,6 +238,7 @@ class PolicyRunner:
             quantities=self.endpoint.quantities(state, proposal.decision),
             features=dict(self.endpoint.features(state)),
             memory=memory_line(policy, proposal),
+            step=encode_step(policy, proposal, acts),
         )
 
     def _checked(self, state: Any, proposal: Proposal) -> dict[str, Any]:

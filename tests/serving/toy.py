@@ -14,7 +14,7 @@ from pydantic import Field
 
 from loadmaster.envs.errors import InputError
 from loadmaster.models.manifest import Manifest, manifest_text, read_manifest
-from loadmaster.models.policy import Explanation, Option, Proposal
+from loadmaster.models.policy import EpisodeStep, Explanation, Learned, Option, Proposal
 from loadmaster.serving.decisions.policy_memory import MAX_NUMBERS
 from loadmaster.serving.system import Endpoint, Policy, Quantity, Record, State
 
@@ -89,6 +89,33 @@ class Count(Follow):
         return Proposal(ToyDecision(replicas=min(count + self._extra, MOST)), reason, kept)
 
 
+class Learn(Count):
+    """Learns the sum of the rewards of an episode of three steps, and counts its episodes.
+
+    Replicas are what it learned. `does` is "learns", or "learns nan".
+    """
+
+    learned_format, episode_steps = "toy-learned", 3
+
+    def decide(
+        self,
+        state: ToyState,
+        memory: NDArray[np.float32] | None = None,
+        learned: NDArray[np.float32] | None = None,
+    ) -> Proposal:
+        found = super().decide(state, memory)
+        assert found.memory is not None
+        step = EpisodeStep(np.array([state.load], np.float32), found.memory[:1])
+        replicas = 0.0 if learned is None else float(learned[0])
+        return found._replace(decision=ToyDecision(replicas=replicas), step=step)
+
+    def learn(self, rows: Any, rewards: Any, episodes: Any) -> Learned:
+        assert rows.shape == (3, 2)
+        count = 1 if episodes is None else 1 + episodes[0]
+        total = math.nan if self._does == "learns nan" else rewards.sum()
+        return Learned(np.array([total, *rows[:, 1]], np.float32), np.array([count], np.float32))
+
+
 class ToyEndpoint(Endpoint[ToyState, ToyDecision, ToyOutcome]):
     system = "toy"
     summary = "Replicas follow the load."
@@ -105,7 +132,8 @@ class ToyEndpoint(Endpoint[ToyState, ToyDecision, ToyOutcome]):
         if hashlib.sha256(content).hexdigest() != manifest.sha256:
             raise InputError(f"{folder} is damaged")
         trained = manifest.trained
-        kind = Count if trained["does"].startswith(("counts", "forgets")) else Follow
+        kinds = {"counts": Count, "forgets": Count, "learns": Learn}
+        kind = kinds.get(trained["does"].split(" ")[0], Follow)
         return kind(manifest.name, manifest.sha256[:12], trained["does"], trained["extra"])
 
     def rule(self, name: str) -> Policy:

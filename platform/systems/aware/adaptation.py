@@ -25,6 +25,7 @@ from loadmaster.platform.evaluation.adapters import folder_name_of
 from loadmaster.platform.evaluation.statistics import interval_ends
 from loadmaster.platform.systems.aware.evaluation import run
 from loadmaster.platform.systems.aware.logs import read_log, write_log
+from loadmaster.serving.decisions.tenant_names import tenant_of
 
 if TYPE_CHECKING:  # imports Ray
     from loadmaster.platform.systems.aware.fine_tuning import FineTuned
@@ -118,6 +119,24 @@ class Adapted:
             for name, own in self.episodes.items()
         }
 
+    def service_request(self) -> dict[str, Any]:
+        """Body of POST /v1/aware/memory, which gives the service what is known.
+
+        A fine-tuned bundle has the same estimates and encoder, so either version may serve it.
+        """
+        policy, learned = self.found.policy, self.found.learned()
+        memory, episodes = {policy.memory_format: self.found.known.packed().tolist()}, None
+        if kind := policy.embedding_format:
+            memory[kind] = learned.memory.tolist()
+            episodes = {"format": kind, "numbers": learned.episodes.tolist()}
+        is_tuned = self.tuned is not None and self.tuned.kept
+        return {
+            "tenant": tenant_of(self.application),
+            "version": None if is_tuned else self.bundle.version,
+            "memory": memory,
+            "episodes": episodes,
+        }
+
     def record(self) -> dict[str, Any]:
         """What `application.json` has."""
         known = self.found.known
@@ -132,6 +151,7 @@ class Adapted:
             "trajectories": [source._asdict() for source in self.sources],
             "policies": self.means(),
             "fine_tuning": None if self.tuned is None else _tuning_record(self.tuned),
+            "service": self.service_request(),
         }
 
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.pod_scaling.observation import LOAD_UNIT, STATE_COLUMNS
 from loadmaster.envs.pod_scaling.rewards import slo_preservation, step_reward
-from loadmaster.envs.pod_scaling.settings import RATES
+from loadmaster.envs.pod_scaling.settings import RATES, PodScalingSettings
 from loadmaster.envs.pod_scaling.snapshot import default_constants, state_from_snapshot
 from loadmaster.envs.pod_scaling.state import Floats, SimConstants, SimState
 from loadmaster.envs.registry import resolve
-from loadmaster.models.policy import Explanation, Proposal
+from loadmaster.models.policy import EpisodeStep, Explanation, Learned, Proposal
 from loadmaster.serving.system import Endpoint, Policy, Profile, Quantity
 from loadmaster.serving.systems.aware.examples import examples
 from loadmaster.serving.systems.aware.rules import RULES, AwareRule
@@ -29,7 +29,9 @@ from loadmaster.serving.systems.aware.schema import (
     to_decision,
 )
 
-POLICY = "loadmaster.models.aware.policy:AwarePolicy"  # torch is only loaded to run a bundle
+# torch is only loaded to run a bundle
+POLICY = "loadmaster.models.aware.policy:AwarePolicy"
+LEARN = "loadmaster.models.aware.adaptation:learn_episode"
 REPLICAS, CPU_M, MEMORY_MIB = "replicas", "cpu_m", "memory_mib"  # quantities; also kinds
 _FEATURES = {
     "load": "load",
@@ -43,17 +45,22 @@ _FEATURES = {
 _COLUMNS = {_FEATURES[name]: STATE_COLUMNS.index(name) for name in _FEATURES}
 
 
+Singles = NDArray[np.float32]
+
+
 class PolicyDecision(Protocol):
     """What a bundle's policy decides."""
 
     @property
     def plan(self) -> Floats: ...  # (PLAN_COLUMNS,)
     @property
-    def memory(self) -> NDArray[np.float32]: ...
+    def memory(self) -> Singles: ...
     @property
     def reason(self) -> Explanation: ...
     @property
     def unknown(self) -> str: ...  # why the rule should act; "": it should not
+    @property
+    def step(self) -> EpisodeStep | None: ...  # for the embedding; None: there is none
 
 
 class ApplicationPolicy(Protocol):
@@ -65,9 +72,17 @@ class ApplicationPolicy(Protocol):
     def version(self) -> str: ...
     @property
     def memory_format(self) -> str: ...  # of what it remembers of an application
+    @property
+    def embedding_format(self) -> str: ...  # of embeddings; "": it has none
+    @property
+    def trained_in(self) -> PodScalingSettings: ...
 
     def decide(
-        self, constants: SimConstants, state: SimState, memory: NDArray[np.float32] | None
+        self,
+        constants: SimConstants,
+        state: SimState,
+        memory: Singles | None,
+        embedding: Singles | None,
     ) -> PolicyDecision: ...
 
 
@@ -77,16 +92,27 @@ class BundlePolicy:
     def __init__(self, policy: ApplicationPolicy) -> None:
         self.policy, self.name, self.version = policy, policy.name, policy.version
         self.memory_format = policy.memory_format
+        self.learned_format = policy.embedding_format
+        self.episode_steps = policy.trained_in.steps  # as many as the encoder was trained with
 
-    def decide(self, state: AwareState, memory: NDArray[np.float32] | None = None) -> Proposal:
+    def decide(
+        self, state: AwareState, memory: Singles | None = None, embedding: Singles | None = None
+    ) -> Proposal:
         """Decide with what was remembered of the application; None: it was never seen."""
-        found = self.policy.decide(*state_from_snapshot(state.parsed.snapshot), memory)
+        snapshot = state_from_snapshot(state.parsed.snapshot)
+        found = self.policy.decide(*snapshot, memory, embedding)
         if not np.isfinite(found.plan).all():
             raise FloatingPointError(f"policy {self.name!r} returned NaN or infinity")
         reason = found.reason
         notes = (*state.parsed.notes, *reason.notes)
         reason = Explanation(reason.summary, reason.choices, reason.others, notes)
-        return Proposal(to_decision(state, found.plan), reason, found.memory, found.unknown)
+        decision = to_decision(state, found.plan)
+        return Proposal(decision, reason, found.memory, found.unknown, found.step)
+
+    def learn(self, rows: Singles, rewards: Singles, episodes: Singles | None) -> Learned:
+        """The embedding after an episode; see `learn_episode`."""
+        learned: Learned = resolve(LEARN)(self.policy, rows, rewards, episodes)
+        return learned
 
 
 class AwareEndpoint(Endpoint[AwareState, AwareDecision, AwareOutcome]):

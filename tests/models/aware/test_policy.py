@@ -10,8 +10,8 @@ import torch
 from loadmaster.envs.pod_scaling.episode import build_setup
 from loadmaster.envs.pod_scaling.episode_runner import EpisodeRunner
 from loadmaster.envs.pod_scaling.settings import PodScalingSettings
-from loadmaster.models.aware.adaptation import adapt_to
-from loadmaster.models.aware.choice import Remembered, memory_format, nothing_known, unpack
+from loadmaster.models.aware.adaptation import Adaptation, adapt_to
+from loadmaster.models.aware.choice import Remembered, nothing_known, unpack
 from loadmaster.models.aware.estimates import ESTIMATE_COLUMNS
 from loadmaster.models.aware.explain import MARGIN
 from loadmaster.models.aware.policy import AwarePolicy
@@ -71,11 +71,14 @@ def test_packed_memory_makes_the_same_decisions() -> None:
     known = known._replace(embedding=np.array([0.3, 1e-7, 2.0, 0.0], np.float32))
     memory = known.packed()
     while not runner.over:
-        again = unpack(memory, 4)
+        again = unpack(memory, known.embedding, 4)
         np.testing.assert_allclose(again.estimates, known.estimates, rtol=1e-12)
         np.testing.assert_array_equal(again.embedding, known.embedding)
         decision = policy.choose(setup.constants, state, known)
-        served = policy.decide(setup.constants, state, memory)
+        served = policy.decide(setup.constants, state, memory, known.embedding)
+        assert served.step is not None
+        np.testing.assert_allclose(served.step.observation, decision.features, rtol=1e-5)
+        np.testing.assert_allclose(served.step.action, decision.action, rtol=1e-5)
         np.testing.assert_allclose(served.plan, decision.plan, rtol=1e-9)
         assert not served.reason.notes
         memory = served.memory
@@ -86,14 +89,15 @@ def test_a_new_application_has_nothing_known() -> None:
     settings, policy = settings_of(), policy_of()
     setup = build_setup(settings)
     state = EpisodeRunner(settings, setup, 3).episode.state
-    for memory in (None, np.zeros(7, np.float32)):
-        found = unpack(memory, 4)
+    for wrong in (None, np.ones(7, np.float32)):
+        found = unpack(wrong, wrong, 4)
         assert not found.estimates.any()
         assert not found.embedding.any()
     served = policy.decide(setup.constants, state, None)
     assert len(served.reason.notes) == 1
-    assert served.memory.shape == (2 * ESTIMATE_COLUMNS + 4,)
-    assert policy.memory_format == memory_format(4) != memory_format(5)
+    assert served.memory.shape == (2 * ESTIMATE_COLUMNS,)
+    assert served.step is not None
+    assert not served.step.action.any(), "the rule's, without an embedding"
     assert {option.name for option in served.reason.choices[MARGIN]} == set(MARGINS)
 
 
@@ -110,13 +114,29 @@ def test_the_embedding_is_an_input_of_the_actor() -> None:
     assert plain.network.encoder is None
 
 
+def test_embeddings_are_shared_by_equal_encoders_only() -> None:
+    policy, actor = policy_of(), policy_of()
+    torch.nn.init.zeros_(actor.network.actor.weights[-1])
+    assert policy.embedding_format == actor.embedding_format
+    assert policy.embedding_format.startswith("aware-embedding-4-")
+    assert policy_of(seed=2).embedding_format != policy.embedding_format
+    assert policy_of(encoder={"kind": "none"}).embedding_format == ""
+
+
 def test_adaptation_makes_the_embedding_of_the_best_episodes() -> None:
     settings, policy = settings_of(application="test:7", steps=10), policy_of()
     setup = build_setup(settings)
     found, rewards = adapt_to(policy, settings, setup, range(5))
+    known, recorded = nothing_known(4), []
+    again = Adaptation(policy, known)
+    for seed in range(5):
+        result, trajectory = policy.record(settings, seed, setup, again.known)
+        recorded.append((result.reward, trajectory))
+        again.add(result.reward, trajectory)
+    recorded.sort(key=lambda each: -each[0])
     most = SMALL["encoder"]["trajectories"]  # type: ignore[index]
     assert [each.reward for each in found.best] == sorted(rewards, reverse=True)[:most]
-    expected = policy.embed([each.trajectory for each in found.best])
+    expected = policy.embed([trajectory for _, trajectory in recorded[:most]])
     np.testing.assert_allclose(found.known.embedding, expected, rtol=1e-5, atol=1e-7)
     assert found.known.embedding.any()
     before = found.known.estimates.copy()

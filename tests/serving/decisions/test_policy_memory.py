@@ -14,11 +14,12 @@ from loadmaster.serving.decisions.policy_memory import (
     MAX_FORMATS,
     MAX_NUMBERS,
     MAX_TEXT,
+    EncodedStep,
     read_memory,
     with_line,
     write_memory,
 )
-from loadmaster.serving.decisions.request import Decided, decode_reply, encode_reply
+from loadmaster.serving.decisions.request import Decided, PolicyRef, decode_reply, encode_reply
 from loadmaster.serving.decisions.tenant_database import TenantDatabase, TenantRows
 from loadmaster.serving.monitoring.log_files import read_log
 from loadmaster.serving.worker.rpc import PolicyCall
@@ -78,12 +79,14 @@ def test_a_memory_that_is_not_finite_is_refused() -> None:
 
 
 def test_lines_replace_those_of_their_format_and_the_oldest() -> None:
-    first, second, third = (write_memory(f"f-{n}", numbers(n)) for n in range(3))
-    memory = with_line(with_line("", first), second)
-    assert memory == f"{first}\n{second}"
+    first, *others, last = (write_memory(f"f-{n}", numbers(n)) for n in range(MAX_FORMATS + 1))
+    memory = ""
+    for line in (first, *others):
+        memory = with_line(memory, line)
+    assert memory == "\n".join([first, *others])
     again = write_memory("f-0", numbers(9))
-    assert with_line(memory, again) == f"{second}\n{again}"
-    assert with_line(memory, third) == f"{second}\n{third}"
+    assert with_line(memory, again) == "\n".join([*others, again])
+    assert with_line(memory, last) == "\n".join([*others, last])
 
 
 def test_calls_and_replies_carry_memory() -> None:
@@ -91,8 +94,10 @@ def test_calls_and_replies_carry_memory() -> None:
     for memory in ("", line):
         call = PolicyCall("v", "folder", RAW, 7.0, memory)
         assert PolicyCall.decode(call.encode()) == call
-        decided = Decided({}, {}, "policy", None, "", {"name": "p", "version": "v"}, (), {}, memory)
-        assert decode_reply(encode_reply(decided)) == decided
+        for step in (None, EncodedStep("a-2", "v", 3, "AAAA")):
+            policy = PolicyRef(name="p", version="v")
+            decided = Decided({}, {}, "policy", None, "", policy, (), {}, memory, step)
+            assert decode_reply(encode_reply(decided)) == decided
 
 
 def test_the_runner_gives_a_policy_only_what_it_can_read(tmp_path: Path) -> None:

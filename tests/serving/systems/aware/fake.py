@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.pod_scaling.observation import blank_observation, observe
+from loadmaster.envs.pod_scaling.settings import PodScalingSettings
 from loadmaster.envs.pod_scaling.state import CPU, REPLICAS, Floats, SimConstants, SimState
 from loadmaster.models.manifest import read_manifest
-from loadmaster.models.policy import Explanation, Option
+from loadmaster.models.policy import EpisodeStep, Explanation, Option
 from loadmaster.serving.system import Policy
 from loadmaster.serving.systems.aware.system import AwareEndpoint, BundlePolicy
 
@@ -22,18 +23,25 @@ class FakeDecision(NamedTuple):
     memory: NDArray[np.float32]
     reason: Explanation
     unknown: str = ""
+    step: EpisodeStep | None = None
 
 
 class FakePolicy:
     """Adds a replica at every second decision for an application, and sizes pods by the load."""
 
     memory_format = "fake-1"
+    embedding_format = ""
+    trained_in = PodScalingSettings()
 
     def __init__(self, name: str = "fake", version: str = "1") -> None:
         self.name, self.version = name, version
 
     def decide(
-        self, constants: SimConstants, state: SimState, memory: NDArray[np.float32] | None
+        self,
+        constants: SimConstants,
+        state: SimState,
+        memory: NDArray[np.float32] | None,
+        embedding: NDArray[np.float32] | None = None,
     ) -> FakeDecision:
         view = blank_observation()
         observe(constants, state, view)
