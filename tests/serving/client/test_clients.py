@@ -113,6 +113,7 @@ def test_invalid_state_is_not_sent(make_client: MakeClient, state: Any) -> None:
         ),
         ("profile", ("das", {"slo": 0.2}), STATUS, "das/profile", {"profile": {"slo": 0.2}}),
         ("profile", ("das", None), STATUS, "das/profile", {}),
+        ("memory", ("das", {"f": [1.5]}), STATUS, "das/memory", {"memory": {"f": [1.5]}}),
     ],
 )
 def test_other_calls_send_their_requests(

@@ -135,6 +135,18 @@ def test_a_damaged_episode_is_ignored(damage: Any) -> None:
     assert Episode.restored({**whole, **damage} if isinstance(damage, dict) else damage) is None
 
 
+def test_an_episode_of_aware_takes_at_most_32_kb() -> None:
+    width, steps, best, embedding = 33, 100, 20, 64
+    episode = Episode("f-1")
+    for number in range(steps - 1 + MAX_WAITING):
+        episode.add(f"{number:032x}", step_of(1.5, steps=steps, width=width))
+        if number < steps - 1:
+            assert not episode.add_reward(f"{number:032x}", 1.5)
+    episode.learned = encode_numbers(np.full(best * (1 + embedding), 1.5, np.float32))
+    assert 25_000 < len(json.dumps(episode.record())) < 32_000
+    assert episode.memory_bytes < 32_000
+
+
 def test_steps_of_a_proposal() -> None:
     policy = toy.Learn("p", "v", "learns", 0)
     proposal = Proposal(None, Explanation(""), step=EpisodeStep(numbers(7), numbers(8)))
@@ -177,7 +189,7 @@ def test_a_worker_refuses_what_it_cannot_learn_from() -> None:
     )
     request = json.loads(episode.request())
     for wrong in ({"format": "f-1"}, {"rows": ""}, {"rows": "AAAA"}, {"width": 4}, {"width": 0}):
-        with pytest.raises(ValueError, match="expected|greater than"):
+        with pytest.raises(ValueError, match=r"expected|greater than"):
             learn_with(policy, json.dumps({**request, **wrong}).encode())
     with pytest.raises(ValueError, match="expected ''"):
         learn_with(toy.Hold(), episode.request())
@@ -314,3 +326,57 @@ def test_another_bundle_begins_a_new_episode(start: Start, tmp_path: Path) -> No
     run(here, [1, 1, 1])
     here.post("rollback")
     assert replicas(here) == 6
+
+
+# What is given to the service.
+
+
+def test_memory_is_given_to_a_tenant(start: Start) -> None:
+    here = start("learns")
+    version = here.status()["policies"]["serving"]["version"]
+    given = {"toy-1": [5, 0.5], "toy-learned": [42.0]}
+    episodes = {"format": "toy-learned", "numbers": [7.0]}
+    body = {"tenant": "a", "version": version, "memory": given, "episodes": episodes}
+    answer = here.post("memory", body)
+    assert (answer.status, answer.json["tenant"]) == (200, "a")
+    here.kill()
+    here = start("learns")
+    found = here.decide(tenant="a")
+    assert (found["decision"]["replicas"], found["reason"]["summary"]) == (42, "6 decisions")
+    assert replicas(here, "b") == 0
+    run(here, [1, 2, 3])
+    assert replicas(here) == 6, "it learns further"
+    assert here.post("memory", {"tenant": "a", "memory": {"toy-learned": [50]}}).status == 200
+    assert replicas(here) == 50
+
+
+def test_memory_of_another_bundle_is_refused(start: Start) -> None:
+    here = start("learns")
+    body = {"tenant": "a", "version": "0" * 12, "memory": {"toy-learned": [42.0]}}
+    answer = here.post("memory", body)
+    assert answer.status == 409
+    assert "which serves" in answer.json["error"]
+    assert replicas(here) == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "memory"),
+        ({"memory": {}}, "memory"),
+        ({"memory": {"a b": [1]}}, "memory.a b.[key]"),
+        ({"memory": {"a\nb": [1]}}, "memory.a\nb.[key]"),
+        ({"memory": {"a": "1"}}, "memory.a"),
+        ({"memory": {"a": [None]}}, "memory.a.0"),
+        ({"memory": {"a": [1e39]}}, "memory.a"),
+        ({"memory": {"a": [0] * (MAX_NUMBERS + 1)}}, "memory.a"),
+        ({"memory": {name: [1] for name in "abcde"}}, "memory"),
+        ({"memory": {"a": [1]}, "episodes": {"format": "a"}}, "episodes.numbers"),
+        ({"memory": {"a": [1]}, "episodes": {"format": "a", "numbers": [-1e39]}}, "episodes"),
+        ({"memory": {"a": [1]}, "more": 1}, "more"),
+    ],
+)
+def test_memory_that_is_none_is_refused(start: Start, body: Any, field: str) -> None:
+    answer = start("learns").post("memory", body)
+    assert answer.status == 422
+    assert answer.json["field"].startswith(field)

@@ -16,6 +16,7 @@ from tests.serving.conftest import LocalService, Start
 ALL, READ_A, ADMIN_A = "admin-0123456789abcdef", "read-0123456789abcdef", "mine-0123456789abcdef"
 STATE = {"load": 42, "replicas": 3}
 ESTIMATE = {"mean": 2.0, "lower": 1.0, "source": "fqe", "episodes": 3}
+BODIES = {AdminAction.ESTIMATE: ESTIMATE, AdminAction.MEMORY: {"memory": {"f-1": [1.0]}}}
 
 
 @pytest.fixture
@@ -79,7 +80,8 @@ def test_other_tenants_are_refused_whether_they_exist_or_not(here: LocalService)
                 send(here, ADMIN_A, f"toy/{verb}", {"tenant": tenant})
                 for verb in (AdminAction.PAUSE, AdminAction.RESUME, AdminAction.PROFILE)
             ]
-            answers.append(send(here, ADMIN_A, "toy/estimate", {**ESTIMATE, "tenant": tenant}))
+            for verb, body in BODIES.items():
+                answers.append(send(here, ADMIN_A, f"toy/{verb}", {**body, "tenant": tenant}))
             assert {answer.status for answer in answers} == {403}
             errors |= {(answer.json["error"], answer.json["field"]) for answer in answers}
     assert len(errors) == 1  # nothing shows which of them exist
@@ -128,9 +130,10 @@ def test_a_limited_token_sees_its_tenants_only(here: LocalService) -> None:
 
 def test_a_limited_admin_acts_on_its_tenants_only(here: LocalService) -> None:
     for verb in AdminAction:
-        body = ESTIMATE if verb is AdminAction.ESTIMATE else {}
-        assert send(here, ADMIN_A, f"toy/{verb}", body).status == 403
-    assert send(here, ADMIN_A, "toy/estimate", {**ESTIMATE, "tenant": "a"}).status == 200
+        assert send(here, ADMIN_A, f"toy/{verb}", BODIES.get(verb, {})).status == 403
+    for verb, body in BODIES.items():
+        assert send(here, ADMIN_A, f"toy/{verb}", {**body, "tenant": "a"}).status == 200
+        assert send(here, READ_A, f"toy/{verb}", {**body, "tenant": "a"}).status == 403
     assert send(here, READ_A, "toy/pause", {"tenant": "a"}).status == 403  # not its scope
     paused = send(here, ADMIN_A, "toy/pause", {"tenant": "a"}).json
     assert (paused["tenant"], paused["paused_scope"]) == ("a", "tenant")

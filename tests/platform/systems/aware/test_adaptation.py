@@ -18,14 +18,18 @@ import torch
 from loadmaster.envs.pod_scaling.episode import build_setup
 from loadmaster.envs.pod_scaling.settings import PodScalingSettings
 from loadmaster.models.aware.adaptation import FIRST_SEED, Adaptation
-from loadmaster.models.aware.choice import MEMORY_FORMAT
+from loadmaster.models.aware.choice import MEMORY_FORMAT, unpack
 from loadmaster.models.aware.policy import AwarePolicy
 from loadmaster.models.bundle import load_bundle
 from loadmaster.platform.systems.aware import adaptation, fine_tuning
 from loadmaster.platform.systems.aware.evaluation import run
 from loadmaster.platform.systems.aware.fine_tuning import FineTuned, FineTuner, FineTuning
+from loadmaster.serving.decisions.tenant_names import tenant_of
+from loadmaster.serving.http.schemas import MemoryRequest
 from tests.bundles import make_bundle
 from tests.platform.cli.one_line import Cli, Patch
+from tests.serving.client.fake_service import answer, fake_service, unused_url
+from tests.serving.client.test_clients import STATUS
 
 SMALL = {"encoder": {"kind": "gru", "hidden": 8, "layers": 1, "trajectories": 2}, "embedding": 4}
 APPLICATION = "readFile+S3Write"
@@ -76,6 +80,43 @@ def test_episodes_are_compared_on_the_same_seeds(bundle: Path, cli: Cli) -> None
     assert written["memory_format"] == MEMORY_FORMAT
     assert len(written["estimates"]) == 18
     assert any(written["embedding"])
+
+
+def test_what_is_known_is_given_to_a_service(bundle: Path, cli: Cli) -> None:
+    command = f"{ADAPT} --policy mine --episodes 2 --output out"
+    with fake_service(answer(STATUS), answer(STATUS)) as service:
+        shown = cli(f"{command} --service {service.url}").out
+        cli(f"{command} --service {service.url} --tenant shop/cart --json")
+        first, second = service.seen
+    assert f"tenant {tenant_of(APPLICATION)} at {service.url}" in shown
+    assert (first.method, first.target) == ("POST", "/v1/aware/memory")
+    body = json.loads(Path("out/application.json").read_text())["service"]
+    assert first.json == body
+    assert second.json == {**body, "tenant": tenant_of("shop/cart")}
+    request = MemoryRequest.model_validate(body)
+    policy = AwarePolicy.from_bundle(load_bundle(bundle))
+    assert request.version == policy.version
+    packed, embedding = (
+        np.array(request.memory[kind], np.float32)
+        for kind in (policy.memory_format, policy.embedding_format)
+    )
+    known = unpack(packed, embedding, 4)
+    written = json.loads(Path("out/application.json").read_text())
+    np.testing.assert_allclose(known.estimates, written["estimates"], rtol=1e-12)
+    np.testing.assert_allclose(known.embedding, written["embedding"], rtol=1e-6)
+    assert request.episodes is not None
+    best = np.reshape(request.episodes.numbers, (2, 5))
+    np.testing.assert_allclose(best[:, 0], [one["reward"] for one in written["trajectories"]])
+    np.testing.assert_allclose(best[:, 1:].mean(0), known.embedding, rtol=1e-5)
+
+
+def test_a_service_that_refuses_or_is_down(bundle: Path, cli: Cli) -> None:
+    command = f"{ADAPT} --policy mine --episodes 1 --output out"
+    with fake_service(answer({"error": "memory: too long", "field": "memory"}, 422)) as service:
+        assert "memory: too long" in cli.error(f"{command} --service {service.url}")
+    assert "expected" in cli.error(f"{command} --service nowhere")
+    assert "expected" in cli.error(f"{command} --tenant a")
+    assert "expected" in cli.error(f"{ADAPT} --record log.parquet --service {unused_url()}")
 
 
 def test_table_has_a_row_for_each_episode(bundle: Path, cli: Cli) -> None:

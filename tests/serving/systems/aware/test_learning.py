@@ -66,9 +66,7 @@ class Services:
 
 
 @pytest.fixture
-def services(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Services]:
+def services(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Services]:
     monkeypatch.delenv("LOADMASTER_TOKENS", raising=False)
     made = Services(bundle, tmp_path)
     yield made
