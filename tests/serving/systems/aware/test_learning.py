@@ -17,6 +17,7 @@ from loadmaster.models.aware.policy import AwarePolicy
 from loadmaster.models.aware.rule import carry_out
 from loadmaster.models.bundle import load_bundle, save_bundle
 from loadmaster.platform.replay.decision_log import replay_log
+from loadmaster.platform.systems.aware.adaptation import by_episodes
 from loadmaster.serving.decisions.policy_memory import read_memory
 from loadmaster.serving.monitoring.log_files import DecisionRow, read_log
 from loadmaster.serving.systems.aware.examples import state_of
@@ -174,3 +175,32 @@ def test_episodes_of_the_rule_count_with_its_margins(
     expected = Adaptation.new(policy)
     expected.add(result.reward, trajectory)
     np.testing.assert_allclose(found, expected.known.embedding, rtol=1e-4, atol=1e-6)
+
+
+def test_an_adapted_application_begins_with_its_embedding(
+    services: Services, policy: AwarePolicy, bundle: Path
+) -> None:
+    adapted = by_episodes(load_bundle(bundle), SETTINGS, 2)
+    here = services.open()
+    request = {**adapted.service_request(), "tenant": "shop"}
+    assert here.request("POST", "/v1/aware/memory", request).status == 200
+    here.kill()
+
+    here, setup = services.open(), build_setup(SETTINGS)
+    made = run_episode(here, policy, setup, adapted.found.copy())
+    assert acts(made[0])
+    assert not made[0]["reason"]["notes"], "it is not new"
+    decide(here, EpisodeRunner(SETTINGS, setup, 3))
+    rows = logged(here)
+    given = adapted.found.known
+    found = unpack(
+        read_memory(rows[0].memory or "", policy.memory_format),
+        read_memory(rows[0].memory or "", policy.embedding_format),
+        policy.settings.context,
+    )
+    np.testing.assert_allclose(found.estimates, given.estimates, rtol=1e-12)
+    np.testing.assert_allclose(found.embedding, given.embedding, rtol=1e-6)
+    adapted.found.run_episode(SETTINGS, setup, 3)
+    after = embedding_of(rows[-1], policy)
+    assert len(adapted.found.best) == 3
+    np.testing.assert_allclose(after, adapted.found.known.embedding, rtol=0.02)
