@@ -23,6 +23,7 @@ READ, ADMIN, OTHER = "read-0123456789abcdef", "admin-0123456789abcdef", "other-0
 WRONG = "wrong-0123456789abcdef"
 LOCAL, EVIL = "127.0.0.1:8700", "evil.example"
 ESTIMATE = {"mean": 2.0, "lower": 1.0, "source": "fqe", "episodes": 3}
+MEMORY = {"memory": {"f-1": [1.0]}}
 STATE = {"state": {"load": 42, "replicas": 3}}
 
 
@@ -166,7 +167,8 @@ def routes_of(here: LocalService, public: bool = True) -> Iterator[tuple[str, st
         assert isinstance(route, Route), f"{route} is not covered by these tests"
         verb = route.path.rpartition("/")[2]
         feedback = {"outcome": {"reward": 1.0}}
-        body = {"decide": STATE, "feedback": feedback, "estimate": ESTIMATE}.get(verb)
+        bodies = {"decide": STATE, "feedback": feedback, "estimate": ESTIMATE, "memory": MEMORY}
+        body = bodies.get(verb)
         for method in sorted(route.methods or ()):
             if public or route.path not in PUBLIC:
                 yield method, route.path.format(system="toy"), body
