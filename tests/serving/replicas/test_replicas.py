@@ -245,6 +245,9 @@ async def test_estimates_and_profiles_reach_the_owners_of_their_tenants(tmp_path
             assert answer.json["lifecycle"]["state"] == "OFFLINE"
             wrong = {**estimate, "tenant": tenant, "version": "none"}
             assert (await post(made.gateways[0], "estimate", wrong)).status == 409
+            memory = {"tenant": tenant, "memory": {"f-1": [1.0]}}
+            for gateway in made.gateways:
+                assert (await post(gateway, "memory", memory)).json["tenant"] == tenant
         third = await made.add()
         for tenant in TENANTS[:10]:
             assert (await decide(third, tenant))["cause"] == "lifecycle"

@@ -14,10 +14,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadmaster.serving.decisions.episodes import Episode, LearnReply
+from loadmaster.serving.decisions.policy_memory import read_memory
+from loadmaster.serving.decisions.request import Decided, decode_reply
 from loadmaster.serving.replicas.membership import machine
 from loadmaster.serving.worker import pool as pool_module
 from loadmaster.serving.worker import rpc
 from loadmaster.serving.worker.pool import SPILL_S, CircuitBreaker, WorkerPool
+from loadmaster.serving.worker.worker import SystemWorker
+from tests.serving import toy
 
 HOST, KEY = "127.0.0.1", b"k" * 32
 Handler = Callable[[rpc.PolicyCall], bytes]
@@ -302,3 +307,31 @@ def test_the_breaker_opens_after_failures_in_a_row() -> None:
     assert [breaker.allows(t) for t in (12.5, 13.0)] == [False, True]
     breaker.succeeded()
     assert (breaker.is_open, breaker.allows(13.0)) == (False, True)
+
+
+@pytest.mark.anyio
+async def test_a_worker_learns_from_an_episode(tmp_path: Path) -> None:
+    folder = str(toy.make_bundle(tmp_path / "b", does="learns"))
+    worker = SystemWorker("toy", toy.REFERENCE, "hold", folder, warm=False)
+    version = toy.ENDPOINT.policy(Path(folder)).version
+    pool, request = WorkerPool(), b'{"state":{"load":42,"replicas":3}}'
+    with pytest.raises(ConnectionError):
+        pool.learn(version, folder, b"")
+    pool.set_workers([worker.rpc.listen("w", HOST, KEY)], KEY)
+    async with asyncio.timeout(10):
+        while not pool.is_up:
+            await asyncio.sleep(0.005)
+        episode = Episode("toy-learned")
+        for name in ("a", "b", "c"):
+            decided = decode_reply(await pool.decide(version, folder, request, math.inf))
+            assert isinstance(decided, Decided)
+            assert decided.step is not None
+            episode.add(name, decided.step)
+            episode.add_reward(name, 2.0)
+        reply = await pool.learn(version, folder, episode.request())
+        learned = read_memory(LearnReply.model_validate_json(reply).line, "toy-learned")
+        assert learned is not None
+        assert learned.tolist() == [6, 1, 1, 1]
+        with pytest.raises(RuntimeError, match="expected"):
+            await pool.learn(version, folder, Episode("other").request())
+    worker.rpc.close()
