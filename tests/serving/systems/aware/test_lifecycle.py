@@ -24,10 +24,12 @@ SHIFT = 5 * WINDOW  # control step
 class Operated:
     """A simulated application, and what the service knows of it."""
 
-    def __init__(self, client: Client, application: str, seed: int = 0) -> None:
+    def __init__(self, client: Client, application: str, factor: float) -> None:
+        """`factor`: of the load, at the shift."""
         values = {"application": application, "workload": "toy", "steps": 12 * WINDOW}
-        settings = build_settings(PodScalingSettings, {**values, "shift": [f"load:low@{SHIFT}"]})
-        self.pods, self.client = PodClient(settings, build_setup(settings), seed), client
+        values["shift"] = f"load:{factor}@{SHIFT}"
+        settings = build_settings(PodScalingSettings, values)
+        self.pods, self.client = PodClient(settings, build_setup(settings), 0), client
         self.tenant = tenant_of(self.pods.name)
         self.rewards: list[float] = []
 
@@ -129,7 +131,7 @@ def fall(live: Live, one: Operated, to: str) -> Status:
 
 def test_offline_online_serving_a_shift_and_back_offline(live: Live) -> None:
     """The policy earns less than the rule did: the rule acts again, until another estimate."""
-    one = Operated(live.admin, "train:3")
+    one = Operated(live.admin, "train:3", 0.05)
     rule = bootstrap(one)
     end_offline(one, rule)
     serve(one, rule)
@@ -145,7 +147,7 @@ def test_offline_online_serving_a_shift_and_back_offline(live: Live) -> None:
 
 
 def test_a_policy_still_better_than_the_rule_goes_back_on_trial(live: Live) -> None:
-    one = Operated(live.admin, "imageCompress+compress")
+    one = Operated(live.admin, "imageCompress+compress", 0.25)
     rule = bootstrap(one)
     end_offline(one, rule)
     converged = serve(one, rule)
