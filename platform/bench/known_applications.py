@@ -10,6 +10,7 @@ import asyncio
 import sqlite3
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -54,6 +55,25 @@ GOAL_KB, GOAL_MS = 32.0, 3.0
 _PLAN = np.array([0.0, 0.0, 0.1], np.float32)  # the action before the first decision
 
 
+class LocalPolicy:
+    """The shipped policy and its rule in this process, as a worker of the service has them."""
+
+    def __init__(self) -> None:
+        endpoint = find_endpoint(SYSTEM)
+        self._runner = PolicyRunner(endpoint, endpoint.rules[0])
+        self._folder = str(resolve_bundle(endpoint.pretrained))
+        self.version = self._runner.load(self._folder).version
+
+    def decide(self, raw: bytes, memory: str) -> Decided:
+        decided = self._runner.decide(raw, self.version, self._folder, memory)
+        if not isinstance(decided, Decided):
+            raise RuntimeError(f"the state is invalid: {decided.line}")
+        return decided
+
+    def decide_by_rule(self, raw: bytes) -> Decided:
+        return self._runner.decide_by_rule(self._runner.state(raw))
+
+
 @dataclass
 class KnownApplication:
     """An application, and what a policy in this process remembers of it."""
@@ -70,15 +90,13 @@ class KnownApplication:
     def request(self) -> bytes:
         return to_json({"state": self.pods.state().model_dump(mode="json", exclude_unset=True)})
 
-    def decide(self, runner: PolicyRunner, version: str, folder: str) -> Decided:
+    def decide(self, policy: LocalPolicy) -> Decided:
         """The decision that is expected from the service about the present state."""
         raw = self.request()
-        decided = runner.decide(raw, version, folder, self.memory)
-        if not isinstance(decided, Decided):
-            raise RuntimeError(f"{self.pods.name}: {decided.line}")
+        decided = policy.decide(raw, self.memory)
         if decided.memory:
             self.memory = with_line(self.memory, decided.memory)
-        return runner.decide_by_rule(runner.state(raw)) if self.offline else decided
+        return policy.decide_by_rule(raw) if self.offline else decided
 
     def compare(self, found: Decision, expected: Decided) -> None:
         if not found.guard and dict(found.decision) != dict(expected.decision):
@@ -135,24 +153,20 @@ def survive_kill(
     from loadmaster.platform.bench.kills import kill_all
 
     with Client(service.url, deadline_s=10.0) as client:
-        serving = client.status(SYSTEM).policies.serving
-        assert serving is not None
-        endpoint = find_endpoint(SYSTEM)
-        runner = PolicyRunner(endpoint, endpoint.rules[0])
-        version, folder = serving.version, str(resolve_bundle(endpoint.pretrained))
+        policy = LocalPolicy()
         for one in fleet:
             if one.offline:
                 client.profile(SYSTEM, {"bootstrap": True}, tenant=one.tenant)
         for turn in range(DECISIONS):
             report_step(f"decision {turn + 1} of {DECISIONS} for each application")
             for one in fleet:
-                expected = one.decide(runner, version, folder)
+                expected = one.decide(policy)
                 found = client.decide(SYSTEM, one.pods.state())
                 one.compare(found, expected)
                 one.pods.carry_out(found.decision)
                 client.feedback(SYSTEM, one.pods.outcome(), id=found.id)
         before = kept_of(client, service, fleet)
-        first = fleet[0].decide(runner, version, folder)  # one more, just before the kill
+        first = fleet[0].decide(policy)  # one more, just before the kill
         fleet[0].compare(client.decide(SYSTEM, fleet[0].pods.state()), first)
     time.sleep(SETTLE_S)
     report_step("kill all processes of the service")
@@ -162,7 +176,7 @@ def survive_kill(
         report_step("decision after the kill for each application")
         as_new = 0
         for one in fleet:
-            expected = one.decide(runner, version, folder)
+            expected = one.decide(policy)
             found = client.decide(SYSTEM, one.pods.state())
             one.compare(found, expected)
             as_new += any("is new" in note for note in found.reason.notes)
@@ -225,8 +239,14 @@ def load_all(
     report_step: Callable[[str], None],
     rounds: int = ROUNDS,
 ) -> Iterator[Figure]:
-    """Load service and no-op in turn over one connection, each request for the next application."""
-    bodies = []
+    """Load service and no-op in turn over one connection, each request for the next application.
+
+    Processor time is that of all processes of the service, with what follows a response.
+    """
+    from loadmaster.platform.bench.service_processes import cpu_seconds, running_replicas
+
+    pids = [pid for some in running_replicas().values() for pid in some]
+    bodies, cpu_s, sent = [], 0.0, 0
     for number, one in enumerate(fleet):
         bodies.append(service.folder / f"known-{number}.json")
         bodies[-1].write_bytes(one.request())
@@ -239,7 +259,10 @@ def load_all(
         posted = tuple(bodies[start:] + bodies[:start])
         for url, found in reports.items():
             load = Load(url, posted, 1, SECONDS, warmup_s=WARMUP_S, marker=marker)
+            before = cpu_seconds(pids)
             report = measure_load(load)
+            if url != noop:
+                cpu_s, sent = cpu_s + cpu_seconds(pids) - before, sent + report["sent"]
             if report["failed"] or not report["requests"]:
                 raise RuntimeError(f"{url} failed: {report['failed'] or 'no response'}")
             found.append(report)
@@ -252,6 +275,7 @@ def load_all(
     yield Figure(f"{name}/over_noop_ms", over, "ms", GOAL_MS, "goal", higher_is_better=False)
     marked, requests = (sum(one[column] for one in decided) for column in ("marked", "requests"))
     yield Figure(f"{name}/by_policy", marked / requests, "")
+    yield Figure(f"{name}/cpu_ms_each", 1000 * cpu_s / sent, "ms")
     yield Figure(f"{name}/requests", float(requests), "requests")
 
 
@@ -290,17 +314,19 @@ def _size(name: str, size: float) -> Figure:
 
 def size_each(names: Sequence[str], decisions: int) -> tuple[float, float]:
     """Bytes of an application in memory and on disk after so many decisions with feedback."""
-    recorded = {name: list(_record_hour(name, decisions)) for name in names}
+    policy = LocalPolicy()
+    recorded = {name: list(_record_hour(name, decisions, policy)) for name in names}
 
     async def work(folder: Path) -> tuple[float, float]:
         decider = TenantDecider(SYSTEM, folder, TenantSettings())
-        await decider.decide_by_policy(DEFAULT_TENANT, recorded[names[0]][0][0])
+        await decider.decide(DEFAULT_TENANT)
 
         async def decide_all() -> None:
             for name, steps in recorded.items():
-                for raw, outcome in islice(cycle(steps), decisions):
-                    made = await decider.decide_by_policy(tenant_of(name), raw)
-                    await decider.feedback(tenant_of(name), made, outcome)
+                tenant = tenant_of(name)
+                for raw, decided, outcome in islice(cycle(steps), decisions):
+                    await decider.record(tenant, made := uuid.uuid4().hex, raw, decided)
+                    await decider.feedback(tenant, made, outcome)
                 await decider.flush()
 
         in_memory = await traced_bytes(decide_all)
@@ -312,12 +338,14 @@ def size_each(names: Sequence[str], decisions: int) -> tuple[float, float]:
         return asyncio.run(work(Path(folder)))
 
 
-def _record_hour(name: str, steps: int) -> Iterator[tuple[bytes, AwareOutcome]]:
-    """Requests and outcomes of an application with one plan, an hour of them at most."""
+def _record_hour(
+    name: str, steps: int, policy: LocalPolicy
+) -> Iterator[tuple[bytes, Decided, AwareOutcome]]:
+    """Requests, decisions and outcomes of an application, an hour of them at most."""
     steps = min(steps, HOUR)
     settings = PodScalingSettings(application=name, steps=steps)
-    pods = PodClient(settings, build_setup(settings), 0)
+    one = KnownApplication(PodClient(settings, build_setup(settings), 0), offline=False)
     for _ in range(steps):
-        raw = to_json({"state": pods.state().model_dump(mode="json")})
-        pods.runner.decide(_PLAN)
-        yield raw, pods.outcome()
+        raw, decided = one.request(), one.decide(policy)
+        one.pods.carry_out(decided.decision)
+        yield raw, decided, one.pods.outcome()

@@ -1,11 +1,10 @@
-"""Tenants of a system in this process, as in a gateway: a registry, its database, a policy."""
+"""Tenants of a system in this process, as in a gateway: a registry and its database."""
 
 import gc
 import sqlite3
 import tempfile
 import time
 import tracemalloc
-import uuid
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -21,7 +20,6 @@ from loadmaster.serving.decisions.tenant_store import TenantStore
 from loadmaster.serving.monitoring.decision_log import DecisionLog, LogSettings
 from loadmaster.serving.monitoring.metrics import TenantLabels
 from loadmaster.serving.monitoring.monitor import MonitorSettings
-from loadmaster.serving.policies.store import resolve_bundle
 from loadmaster.serving.system import Record, find_endpoint
 from loadmaster.serving.worker.worker import PolicyRunner
 
@@ -39,9 +37,8 @@ class TenantDecider:
     def __init__(self, system: str, folder: Path, settings: TenantSettings) -> None:
         self._endpoint = endpoint = find_endpoint(system)
         self._raw = to_json({"state": endpoint.examples()["small"].model_dump(mode="json")})
-        self._runner = PolicyRunner(endpoint, endpoint.rules[0])
-        self._decided = self._runner.decide_by_rule(self._runner.state(self._raw))
-        self._bundle, self._version = "", ""  # loaded when a policy decides
+        runner = PolicyRunner(endpoint, endpoint.rules[0])
+        self._decided = runner.decide_by_rule(runner.state(self._raw))
         unused: Any = None
         self._file = folder / "tenants.sqlite"
         self._database = TenantDatabase(self._file, 3600.0, 60.0, settings.disk_bytes)
@@ -65,28 +62,14 @@ class TenantDecider:
 
     async def decide(self, name: str) -> None:
         """Record the rule's decision about the example `small`, made once."""
-        await self._record(name, name, self._raw, self._decided)
+        await self.record(name, name, self._raw, self._decided)
 
-    async def decide_by_policy(self, name: str, raw: bytes) -> str:
-        """Decide about a request by the shipped policy; returns the id of the decision."""
-        if not self._version:
-            self._bundle = str(resolve_bundle(self._endpoint.pretrained))
-            self._version = self._runner.load(self._bundle).version
-        tenant = await self._registry.get(name)
+    async def record(self, name: str, decision_id: str, raw: bytes, decided: Decided) -> None:
+        """Record a decision about a request, as a gateway does when it has responded."""
+        tenant, now = await self._registry.get(name), time.monotonic()
         memory = tenant.policy_memory
-        decided = self._runner.decide(raw, self._version, self._bundle, memory)
-        if not isinstance(decided, Decided):
-            raise RuntimeError(f"{name}: {decided.line}")
         if decided.memory:
             tenant.remember(decided.memory)
-        decision_id = uuid.uuid4().hex
-        await self._record(name, decision_id, raw, decided, memory)
-        return decision_id
-
-    async def _record(
-        self, name: str, decision_id: str, raw: bytes, decided: Decided, memory: str = ""
-    ) -> None:
-        tenant, now = await self._registry.get(name), time.monotonic()
         limited = tenant.guard.apply(decided.quantities, now)
         tenant.guard.commit(decided.quantities, limited, now)
         made = {"id": decision_id, "latency_ms": 1.0, "shadow": None}
