@@ -6,16 +6,10 @@ is killed at once. Afterwards decisions over HTTP must be those of a policy in t
 remembers the applications by itself. No-op requests have the same bodies as those of the service.
 """
 
-import asyncio
 import sqlite3
-import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
-from itertools import cycle, islice
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -23,24 +17,19 @@ import numpy as np
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.pod_scaling.application_files import load_applications
-from loadmaster.envs.pod_scaling.applications import TEST, TRAIN
+from loadmaster.envs.pod_scaling.applications import TEST, TRAIN, Application
 from loadmaster.envs.pod_scaling.episode import build_setup
 from loadmaster.envs.pod_scaling.settings import PodScalingSettings
+from loadmaster.platform.bench.application_sizes import memory_figures, size_figure
 from loadmaster.platform.bench.bench_server import NOOP, BenchServer, bench_server
+from loadmaster.platform.bench.expected_decisions import KnownApplication, LocalPolicy
 from loadmaster.platform.bench.http_load import Load
 from loadmaster.platform.bench.http_load import measure as measure_load
 from loadmaster.platform.bench.measurements import Figure
 from loadmaster.platform.bench.pod_client import SYSTEM, PodClient
-from loadmaster.platform.bench.tenant_decider import TenantDecider, traced_bytes
 from loadmaster.platform.ray.head import HERE, free_ports
-from loadmaster.serving.client import Client, Decision
-from loadmaster.serving.decisions.policy_memory import with_line
-from loadmaster.serving.decisions.request import POLICY, Decided, to_json
-from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TenantSettings, tenant_of
-from loadmaster.serving.policies.store import resolve_bundle
-from loadmaster.serving.system import find_endpoint
-from loadmaster.serving.systems.aware.schema import AwareOutcome
-from loadmaster.serving.worker.worker import PolicyRunner
+from loadmaster.serving.client import Client
+from loadmaster.serving.decisions.request import POLICY
 
 APPLICATIONS = 1000
 STEPS = 15  # with one plan, before the first decision
@@ -49,58 +38,8 @@ OFFLINE_EVERY = 50  # one application in so many has a profile that lets the rul
 ROUNDS, SECONDS, WARMUP_S = 5, 3.0, 0.3
 SETTLE_S = 0.2  # from the last response to the kill; the service writes changes every 50 ms
 PATIENCE_S = 120.0
-HOUR, DAY = 60, 1440  # control steps
-DAY_APPLICATIONS = 3
-GOAL_KB, GOAL_MS = 32.0, 3.0
+GOAL_MS = 3.0
 _PLAN = np.array([0.0, 0.0, 0.1], np.float32)  # the action before the first decision
-
-
-class LocalPolicy:
-    """The shipped policy and its rule in this process, as a worker of the service has them."""
-
-    def __init__(self) -> None:
-        endpoint = find_endpoint(SYSTEM)
-        self._runner = PolicyRunner(endpoint, endpoint.rules[0])
-        self._folder = str(resolve_bundle(endpoint.pretrained))
-        self.version = self._runner.load(self._folder).version
-
-    def decide(self, raw: bytes, memory: str) -> Decided:
-        decided = self._runner.decide(raw, self.version, self._folder, memory)
-        if not isinstance(decided, Decided):
-            raise RuntimeError(f"the state is invalid: {decided.line}")
-        return decided
-
-    def decide_by_rule(self, raw: bytes) -> Decided:
-        return self._runner.decide_by_rule(self._runner.state(raw))
-
-
-@dataclass
-class KnownApplication:
-    """An application, and what a policy in this process remembers of it."""
-
-    pods: PodClient
-    offline: bool  # the rule acts
-    memory: str = ""
-    differences: list[str] = field(default_factory=list)  # from the decisions of the service
-
-    @property
-    def tenant(self) -> str:
-        return tenant_of(self.pods.name)
-
-    def request(self) -> bytes:
-        return to_json({"state": self.pods.state().model_dump(mode="json", exclude_unset=True)})
-
-    def decide(self, policy: LocalPolicy) -> Decided:
-        """The decision that is expected from the service about the present state."""
-        raw = self.request()
-        decided = policy.decide(raw, self.memory)
-        if decided.memory:
-            self.memory = with_line(self.memory, decided.memory)
-        return policy.decide_by_rule(raw) if self.offline else decided
-
-    def compare(self, found: Decision, expected: Decided) -> None:
-        if not found.guard and dict(found.decision) != dict(expected.decision):
-            self.differences.append(f"{found.decision} over HTTP, {expected.decision} here")
 
 
 class Kept(NamedTuple):
@@ -116,8 +55,11 @@ class Kept(NamedTuple):
 def measure(report_step: Callable[[str], None], applications: int | None = None) -> list[Figure]:
     count = APPLICATIONS if applications is None else applications
     name = f"tenants/{SYSTEM}-{count}"
+    known = load_applications(TRAIN, None) + load_applications(TEST, None)
+    if count > len(known):
+        raise InputError(f"--applications is {count:,}; expected at most {len(known):,}")
     report_step(f"simulate {count:,} applications")
-    fleet = simulate(count)
+    fleet = simulate(known[:count])
     with bench_server({SYSTEM: {}}, report_step) as service:
         from loadmaster.platform.bench.noop import start_noops
 
@@ -125,19 +67,19 @@ def measure(report_step: Callable[[str], None], applications: int | None = None)
         figures = [*survive_kill(service, fleet, name, report_step)]
         figures += load_all(service, noop, fleet, name, report_step)
         figures += disk_figures(service, count, name)
-    return [*figures, *memory_figures(fleet, name, report_step)]
+    return [
+        *figures,
+        *memory_figures([one.pods.name for one in fleet], DECISIONS, name, report_step),
+    ]
 
 
-def simulate(count: int, steps: int = STEPS) -> list[KnownApplication]:
-    """The first applications of the generated set, some control steps into an episode."""
-    known = load_applications(TRAIN, None) + load_applications(TEST, None)
-    if count > len(known):
-        raise InputError(f"--applications is {count}; expected at most {len(known)}")
-    settings, fleet = PodScalingSettings(steps=steps + DECISIONS + 2), []
+def simulate(applications: Sequence[Application]) -> list[KnownApplication]:
+    """Applications that are some control steps into an episode."""
+    settings, fleet = PodScalingSettings(steps=STEPS + DECISIONS + 2), []
     setup = build_setup(settings)
-    for number, application in enumerate(known[:count]):
+    for number, application in enumerate(applications):
         pods = PodClient(settings, setup._replace(applications=(application,)), number)
-        for _ in range(steps):
+        for _ in range(STEPS):
             pods.runner.decide(_PLAN)
         fleet.append(KnownApplication(pods, offline=number % OFFLINE_EVERY == 0))
     return fleet
@@ -289,63 +231,6 @@ def disk_figures(service: BenchServer, count: int, name: str) -> Iterator[Figure
         (known,) = database.execute("select count(*) from memories").fetchone()
     files = service.settings.folder.glob(f"{SYSTEM}.sqlite*")
     whole = sum(file.stat().st_size for file in files)
-    yield _size(f"{name}/disk_kb_each", (pages - free) * size / count)
+    yield size_figure(f"{name}/disk_kb_each", (pages - free) * size / count)
     yield Figure(f"{name}/disk_kb_each_with_log", whole / 1000 / count, "kB")
     yield Figure(f"{name}/with_memory", float(known), "applications")
-
-
-def memory_figures(
-    fleet: Sequence[KnownApplication], name: str, report_step: Callable[[str], None]
-) -> Iterator[Figure]:
-    """Memory of applications in a registry like the gateway's, in this process; after a day too."""
-    report_step("memory of an application")
-    some = fleet[: max(1, min(200, len(fleet)))]
-    in_memory, _ = size_each([one.pods.name for one in some], DECISIONS)
-    yield _size(f"{name}/memory_kb_each", in_memory)
-    report_step("memory of an application after a day")
-    in_memory, on_disk = size_each([one.pods.name for one in some[:DAY_APPLICATIONS]], DAY)
-    yield _size(f"tenants/{SYSTEM}/day/memory_kb_each", in_memory)
-    yield _size(f"tenants/{SYSTEM}/day/disk_kb_each", on_disk)
-
-
-def _size(name: str, size: float) -> Figure:
-    return Figure(name, size / 1000, "kB", GOAL_KB, "goal", higher_is_better=False)
-
-
-def size_each(names: Sequence[str], decisions: int) -> tuple[float, float]:
-    """Bytes of an application in memory and on disk after so many decisions with feedback."""
-    policy = LocalPolicy()
-    recorded = {name: list(_record_hour(name, decisions, policy)) for name in names}
-
-    async def work(folder: Path) -> tuple[float, float]:
-        decider = TenantDecider(SYSTEM, folder, TenantSettings())
-        await decider.decide(DEFAULT_TENANT)
-
-        async def decide_all() -> None:
-            for name, steps in recorded.items():
-                tenant = tenant_of(name)
-                for raw, decided, outcome in islice(cycle(steps), decisions):
-                    await decider.record(tenant, made := uuid.uuid4().hex, raw, decided)
-                    await decider.feedback(tenant, made, outcome)
-                await decider.flush()
-
-        in_memory = await traced_bytes(decide_all)
-        on_disk = await decider.stored_bytes(list(map(tenant_of, names)))
-        await decider.close()
-        return in_memory / len(names), on_disk / len(names)
-
-    with tempfile.TemporaryDirectory(prefix="lm-tenants-") as folder:
-        return asyncio.run(work(Path(folder)))
-
-
-def _record_hour(
-    name: str, steps: int, policy: LocalPolicy
-) -> Iterator[tuple[bytes, Decided, AwareOutcome]]:
-    """Requests, decisions and outcomes of an application, an hour of them at most."""
-    steps = min(steps, HOUR)
-    settings = PodScalingSettings(application=name, steps=steps)
-    one = KnownApplication(PodClient(settings, build_setup(settings), 0), offline=False)
-    for _ in range(steps):
-        raw, decided = one.request(), one.decide(policy)
-        one.pods.carry_out(decided.decision)
-        yield raw, decided, one.pods.outcome()
