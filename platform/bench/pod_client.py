@@ -63,5 +63,7 @@ class PodClient:
         """Request a decision, carry it out, and report the outcome; the reward is the service's."""
         decision = client.decide(SYSTEM, self.state())
         self.carry_out(decision.decision)
-        accepted = client.feedback(SYSTEM, self.outcome(), id=decision.id)
-        return decision, accepted.reward
+        reward = client.feedback(SYSTEM, self.outcome(), id=decision.id).reward
+        if reward is None:
+            raise RuntimeError("the service returned no reward")
+        return decision, reward

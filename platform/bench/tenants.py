@@ -20,6 +20,7 @@ from loadmaster.platform.bench.bench_server import BenchServer
 from loadmaster.platform.bench.http_load import Load
 from loadmaster.platform.bench.http_load import measure as measure_load
 from loadmaster.platform.bench.measurements import Figure
+from loadmaster.platform.bench.pod_client import SYSTEM as APPLICATIONS_SYSTEM
 from loadmaster.platform.bench.tenant_decider import TenantDecider, bytes_each
 from loadmaster.serving.decisions.tenant_names import TenantSettings
 
@@ -38,8 +39,8 @@ def measure(
     """Many names of any kind; with a system, that system's applications, known to a service."""
     if system is None:
         return measure_names(report_step, NAMES if names is None else names)
-    if system != known_applications.SYSTEM:
-        raise unknown_name("system", system, (known_applications.SYSTEM,))
+    if system != APPLICATIONS_SYSTEM:
+        raise unknown_name("system", system, (APPLICATIONS_SYSTEM,))
     return known_applications.measure(report_step, applications)
 
 
