@@ -59,35 +59,35 @@ def measure(report_step: Callable[[str], None], applications: int | None = None)
     if count > len(known):
         raise InputError(f"--applications is {count:,}; expected at most {len(known):,}")
     report_step(f"simulate {count:,} applications")
-    fleet = simulate(known[:count])
+    simulated = simulate(known[:count])
     with bench_server({SYSTEM: {}}, report_step) as service:
         from loadmaster.platform.bench.noop import start_noops
 
         noop = start_noops(HERE, free_ports(1)[0])[NOOP]
-        figures = [*survive_kill(service, fleet, name, report_step)]
-        figures += load_all(service, noop, fleet, name, report_step)
+        figures = [*survive_kill(service, simulated, name, report_step)]
+        figures += load_all(service, noop, simulated, name, report_step)
         figures += disk_figures(service, count, name)
     return [
         *figures,
-        *memory_figures([one.pods.name for one in fleet], DECISIONS, name, report_step),
+        *memory_figures([one.pods.name for one in simulated], DECISIONS, name, report_step),
     ]
 
 
 def simulate(applications: Sequence[Application]) -> list[KnownApplication]:
     """Applications that are some control steps into an episode."""
-    settings, fleet = PodScalingSettings(steps=STEPS + DECISIONS + 2), []
+    settings, simulated = PodScalingSettings(steps=STEPS + DECISIONS + 2), []
     setup = build_setup(settings)
     for number, application in enumerate(applications):
         pods = PodClient(settings, setup._replace(applications=(application,)), number)
         for _ in range(STEPS):
             pods.runner.decide(_PLAN)
-        fleet.append(KnownApplication(pods, offline=number % OFFLINE_EVERY == 0))
-    return fleet
+        simulated.append(KnownApplication(pods, offline=number % OFFLINE_EVERY == 0))
+    return simulated
 
 
 def survive_kill(
     service: BenchServer,
-    fleet: Sequence[KnownApplication],
+    simulated: Sequence[KnownApplication],
     name: str,
     report_step: Callable[[str], None],
 ) -> Iterator[Figure]:
@@ -96,34 +96,34 @@ def survive_kill(
 
     with Client(service.url, deadline_s=10.0) as client:
         policy = LocalPolicy()
-        for one in fleet:
+        for one in simulated:
             if one.offline:
                 client.profile(SYSTEM, {"bootstrap": True}, tenant=one.tenant)
         for turn in range(DECISIONS):
             report_step(f"decision {turn + 1} of {DECISIONS} for each application")
-            for one in fleet:
+            for one in simulated:
                 expected = one.decide(policy)
                 found = client.decide(SYSTEM, one.pods.state())
                 one.compare(found, expected)
                 one.pods.carry_out(found.decision)
                 client.feedback(SYSTEM, one.pods.outcome(), id=found.id)
-        before = kept_of(client, service, fleet)
-        first = fleet[0].decide(policy)  # one more, just before the kill
-        fleet[0].compare(client.decide(SYSTEM, fleet[0].pods.state()), first)
+        before = kept_of(client, service, simulated)
+        first = simulated[0].decide(policy)  # one more, just before the kill
+        simulated[0].compare(client.decide(SYSTEM, simulated[0].pods.state()), first)
     time.sleep(SETTLE_S)
     report_step("kill all processes of the service")
     restart_s = kill_all(service, PATIENCE_S)
     with Client(service.url, deadline_s=PATIENCE_S, retries=1000) as client:
-        after = kept_of(client, service, fleet)
+        after = kept_of(client, service, simulated)
         report_step("decision after the kill for each application")
         as_new = 0
-        for one in fleet:
+        for one in simulated:
             expected = one.decide(policy)
             found = client.decide(SYSTEM, one.pods.state())
             one.compare(found, expected)
             as_new += any("is new" in note for note in found.reason.notes)
     pairs = list(zip(before[1:], after[1:], strict=True))  # the first one changed since
-    decided = DECISIONS * len(fleet)
+    decided = DECISIONS * len(simulated)
     lost = {
         "memory": sum(a.memory != b.memory or not b.memory for a, b in pairs),
         "lifecycle": sum((a.lifecycle, a.profile) != (b.lifecycle, b.profile) for a, b in pairs),
@@ -137,15 +137,17 @@ def survive_kill(
     counted = sum(one.decisions for one in after)
     yield Figure(f"{name}/kill/counts_lost", 1 - counted / (decided + 1), "")
     yield Figure(f"{name}/kill/restart_s", restart_s, "s")
-    differences = sum(len(one.differences) for one in fleet)
-    yield Figure(f"{name}/parity_states", float(decided + 1 + len(fleet)), "states")
+    differences = sum(len(one.differences) for one in simulated)
+    yield Figure(f"{name}/parity_states", float(decided + 1 + len(simulated)), "states")
     yield Figure(f"{name}/parity_differences", float(differences), "states")
 
 
-def kept_of(client: Client, service: BenchServer, fleet: Sequence[KnownApplication]) -> list[Kept]:
+def kept_of(
+    client: Client, service: BenchServer, simulated: Sequence[KnownApplication]
+) -> list[Kept]:
     """What the service keeps of the applications, over HTTP and on disk."""
     found = []
-    statuses = [client.status(SYSTEM, tenant=one.tenant) for one in fleet]
+    statuses = [client.status(SYSTEM, tenant=one.tenant) for one in simulated]
     time.sleep(SETTLE_S)
     with closing(open_database(service)) as database:
         memories = dict(database.execute("select tenant, memory from memories"))
@@ -153,7 +155,7 @@ def kept_of(client: Client, service: BenchServer, fleet: Sequence[KnownApplicati
         guards: dict[str, list[tuple[str, str]]] = {}
         for tenant, quantity, record in rows:
             guards.setdefault(tenant, []).append((quantity, record))
-    for one, status in zip(fleet, statuses, strict=True):
+    for one, status in zip(simulated, statuses, strict=True):
         lifecycle = status.lifecycle
         found.append(
             Kept(
@@ -176,7 +178,7 @@ def open_database(service: BenchServer) -> sqlite3.Connection:
 def load_all(
     service: BenchServer,
     noop: str,
-    fleet: Sequence[KnownApplication],
+    simulated: Sequence[KnownApplication],
     name: str,
     report_step: Callable[[str], None],
     rounds: int = ROUNDS,
@@ -189,7 +191,7 @@ def load_all(
 
     pids = [pid for some in running_replicas().values() for pid in some]
     bodies, cpu_s, sent = [], 0.0, 0
-    for number, one in enumerate(fleet):
+    for number, one in enumerate(simulated):
         bodies.append(service.folder / f"known-{number}.json")
         bodies[-1].write_bytes(one.request())
     size = sum(body.stat().st_size for body in bodies) / len(bodies)

@@ -67,16 +67,16 @@ def test_soak_with_kills_sees_replacements(
 
 
 def test_a_kill_of_all_processes_loses_no_application(whole: BenchServer) -> None:
-    fleet = simulate(load_applications("test", None)[:8])
-    figures = survive_kill(whole, fleet, "known", lambda _: None)
+    simulated = simulate(load_applications("test", None)[:8])
+    figures = survive_kill(whole, simulated, "known", lambda _: None)
     found = {figure.name.removeprefix("known/"): figure.value for figure in figures}
     assert found["parity_states"] == DECISIONS * 8 + 1 + 8
     for figure in ("memory", "lifecycle", "guard"):
         assert found[f"kill/{figure}_lost"] == 0
     assert (found["kill/decided_as_new"], found["parity_differences"]) == (0, 0)
     assert found["kill/restart_s"] > 0.5
-    assert [one.offline for one in fleet] == [True] + [False] * 7
-    assert all(one.memory for one in fleet)
+    assert [one.offline for one in simulated] == [True] + [False] * 7
+    assert all(one.memory for one in simulated)
 
 
 def test_a_point_of_one_replica_forwards_nothing(whole: BenchServer) -> None:
