@@ -1,11 +1,14 @@
 """Kills of the service's processes: one after another, each until Serve has replaced it."""
 
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
+from loadmaster.platform.bench.bench_server import BenchServer
 from loadmaster.platform.bench.service_processes import expected_replicas, kill, running_replicas
+from loadmaster.platform.ray.serve_session import wait_until_ready
 from loadmaster.serving.settings import CONTROL, GATEWAY, ServeSettings
 
 WORKER = "worker"
@@ -72,3 +75,19 @@ def kill_one(kind: str, deployment: str, expected: Mapping[str, int], rng: rando
             return Killed(moment, kind, deployment, pid, waited_s)
         time.sleep(POLL_S)
     return Killed(moment, kind, deployment, pid, None)
+
+
+def kill_all(server: BenchServer, timeout_s: float = REPLACED_S) -> float:
+    """Kill every process of the service at once; seconds until all are replaced and respond."""
+    before, began = running_replicas(), time.monotonic()
+    for deployment, pids in before.items():
+        for pid in pids:
+            kill(pid, deployment)
+    expected, old = expected_replicas(server.settings), set().union(*before.values())
+    while time.monotonic() - began < timeout_s:
+        found = {name: len(pids - old) for name, pids in running_replicas().items()}
+        if found == expected:
+            wait_until_ready(server.settings, threading.Event())
+            return time.monotonic() - began
+        time.sleep(POLL_S)
+    raise RuntimeError(f"the service has {running_replicas()} after {timeout_s:g} s")

@@ -58,7 +58,8 @@ def bench(
         str | None,
         argument(
             "SYSTEM",
-            "For rollouts, adaptation, scaling, embedding. [default: all; all; decima; aware]",
+            "For rollouts, adaptation, scaling, embedding, tenants. "
+            "[default: all; all; decima; aware; none]",
         ),
     ] = None,
     workers: Annotated[
@@ -78,7 +79,7 @@ def bench(
         str | None, option("N,N", "For serve: measure these numbers of gateways and workers.")
     ] = None,
     applications: Annotated[
-        int | None, option("N", "For adaptation, embedding. [default: 3; 40]")
+        int | None, option("N", "For adaptation, embedding, tenants aware. [default: 3; 40; 1000]")
     ] = None,
     seeds: Annotated[int | None, option("N", "For adaptation: trainings. [default: 1]")] = None,
     policy: Annotated[
@@ -102,9 +103,11 @@ def bench(
     written at once. `reading` measures how long the service's worker takes to read a state, from
     JSON and from MessagePack. `serve` measures the decision service beside a no-op endpoint, with
     --replicas by the number of gateways and workers; `tenants` measures its memory and disk after
-    one decision for each of many tenants. `soak` loads it at half its peak for some minutes, and
-    exits with 1 if a request fails or memory grows; with --kill-every, its processes are killed,
-    and it exits with 1 if a request of its client fails or a process is not replaced. `faults`
+    one decision for each of many tenants, `tenants aware` latency and size with 1,000 known
+    applications, and what a kill of all its processes loses. `soak` loads it at half its peak for
+    some minutes, and exits with 1 if a request fails or memory grows; with --kill-every, its
+    processes are killed, and it exits with 1 if a request of its client fails or a process is not
+    replaced. `faults`
     trains on a cluster of three nodes of this machine, kills workers, nodes and the driver at
     random, and exits with 1 if an iteration is lost. `adaptation` trains a policy and its rivals
     further on applications that none of them was trained on, and counts episodes, processor time
@@ -126,6 +129,8 @@ def bench(
 
         loadmaster bench serve --replicas 1,2,4,8 --output results/replicas
 
+        loadmaster bench tenants aware
+
         loadmaster bench soak --minutes 10 --output results/soak
 
         loadmaster bench soak --minutes 10 --kill-every 30
@@ -142,7 +147,9 @@ def bench(
     groups = (*GROUPS, *OTHERS, "all")
     if group not in groups:
         raise unknown_name("benchmark", group, groups)
-    if system is not None and group not in ("rollouts", SCALING, ADAPTATION, EMBEDDING):
+    if system is not None and group not in (
+        *("rollouts", SCALING, ADAPTATION, EMBEDDING, TENANTS),
+    ):
         raise UsageError(f"{group} takes no system; expected `loadmaster bench rollouts {system}`")
     for name, value, takers in (
         ("--workers", workers, (SCALING,)),
@@ -153,7 +160,7 @@ def bench(
         ("--seed", seed, (FAULTS,)),
         ("--kill-every", kill_every, (SOAK,)),
         ("--replicas", replicas, (SERVE,)),
-        ("--applications", applications, (ADAPTATION, EMBEDDING)),
+        ("--applications", applications, (ADAPTATION, EMBEDDING, TENANTS)),
         ("--seeds", seeds, (ADAPTATION,)),
         ("--policy", policy, (ADAPTATION,)),
         ("--output", output, (EMBEDDING, SCALING, SOAK, FAULTS, SERVE)),
@@ -178,7 +185,18 @@ def bench(
         return
     if group == SERVE and output is not None:
         raise UsageError("serve takes no --output without --replicas; expected both or neither")
-    given: tuple[Any, ...] = tuple(one for one in (system, names) if one is not None)
+    given: tuple[Any, ...] = () if system is None else (system,)
+    if group == TENANTS:
+        for name, value, wrong in (
+            ("--names", names, system is not None),
+            ("--applications", applications, system is None),
+        ):
+            if value is not None and wrong:
+                raise UsageError(
+                    f"{name} does not fit `bench tenants{'' if system is None else f' {system}'}`; "
+                    "expected --names without a system, --applications with `bench tenants aware`"
+                )
+        given = system, names, applications
     if group == EMBEDDING:
         given = system, applications, output or Path("results/bench/embedding")
     figures: list[Figure] = []

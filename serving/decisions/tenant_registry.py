@@ -172,8 +172,11 @@ class TenantRegistry:
         self._sizes[tenant.name] = size
 
     def _evict(self) -> None:
+        """Write the least recently used tenants to disk. The default one stays, uncounted: else
+        `most` others that are used in turn would each be gone when they return."""
         settings = self._settings
-        while len(self._tenants) > settings.most or self._bytes > settings.memory_bytes:
+        most = settings.most + (DEFAULT_TENANT in self._tenants)
+        while len(self._tenants) > most or self._bytes > settings.memory_bytes:
             idle = (one for one in self._tenants.values() if not one.pins)
             oldest = next((one for one in idle if one.name != DEFAULT_TENANT), None)
             if oldest is None or oldest is next(reversed(self._tenants.values())):

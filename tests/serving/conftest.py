@@ -19,7 +19,7 @@ from loadmaster.serving.worker.worker import SystemWorker
 from tests.bundles import make_bundle
 from tests.serving import toy
 from tests.serving.asgi import Answer, send_request
-from tests.serving.live import DEADLINE_MS, FLAPS, Live, free_port
+from tests.serving.live import DEADLINE_MS, FLAPS, WINDOW, Live, free_port
 
 SYSTEMS = [name for name, one in systems().items() if one.has("endpoint")]
 ALL = ("toy", *SYSTEMS)
@@ -148,10 +148,11 @@ def live(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     one = {"endpoint": toy.REFERENCE, "bundle": service.bundle(), "deadline_ms": DEADLINE_MS}
     one |= {"log": {"flush_s": 0.5}, "guard": {"flaps": FLAPS}, "cpus": 0}
     patient = {"deadline_ms": 10_000, "guard": {"flaps": None}, "cpus": 0}
+    short = {"monitor": {"lifecycle": {"window": WINDOW}}}  # a lifecycle in some seconds
     arguments = {
         "cpus": 0,  # the two of the session are for other tests
         "control_cpus": 0,
-        "systems": {"toy": one, "decima": patient, "das": patient},
+        "systems": {"toy": one, "decima": patient, "das": patient, "aware": {**patient, **short}},
         "port": port,
         "folder": str(service.folder),
     }

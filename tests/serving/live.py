@@ -22,6 +22,7 @@ from tests.serving import toy
 PATIENCE_S = 90.0
 DEADLINE_MS = 500.0  # of the toy system
 FLAPS = 40  # of the toy system
+WINDOW = 20  # rewards that the lifecycle of AWARE compares
 GRACE_MS = 100.0  # beyond the deadline
 SAMPLE_S = 0.02
 LATEST, NEARLY_ALL = 40, 0.9

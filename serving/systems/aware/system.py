@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.pod_scaling.observation import LOAD_UNIT, STATE_COLUMNS
 from loadmaster.envs.pod_scaling.rewards import slo_preservation, step_reward
 from loadmaster.envs.pod_scaling.settings import RATES, PodScalingSettings
-from loadmaster.envs.pod_scaling.snapshot import default_constants, state_from_snapshot
+from loadmaster.envs.pod_scaling.snapshot import default_constants
 from loadmaster.envs.pod_scaling.state import Floats, SimConstants, SimState
 from loadmaster.envs.registry import resolve
 from loadmaster.models.policy import EpisodeStep, Explanation, Learned, Proposal
@@ -99,8 +99,7 @@ class BundlePolicy:
         self, state: AwareState, memory: Singles | None = None, embedding: Singles | None = None
     ) -> Proposal:
         """Decide with what was remembered of the application; None: it was never seen."""
-        snapshot = state_from_snapshot(state.parsed.snapshot)
-        found = self.policy.decide(*snapshot, memory, embedding)
+        found = self.policy.decide(*state.parsed.tables(), memory, embedding)
         if not np.isfinite(found.plan).all():
             raise FloatingPointError(f"policy {self.name!r} returned NaN or infinity")
         reason = found.reason

@@ -366,6 +366,16 @@ def test_the_least_recently_used_leave_memory_and_return(registries: Registries)
     assert kept.run(kept.registry.summary(ALL_TENANTS, others))["known"] == 100
 
 
+def test_as_many_tenants_as_fit_stay_beside_the_default_one(registries: Registries) -> None:
+    kept, names = registries(most=10), [f"t{number}" for number in range(10)]
+    kept.use(DEFAULT_TENANT, *names)
+    first = [kept.get(name) for name in names]
+    kept.use(*names)  # in turn, the least recently used first
+    assert all(kept.get(name) is tenant for name, tenant in zip(names, first, strict=True))
+    kept.use("t10")
+    assert {one.name for one in kept.registry} == {DEFAULT_TENANT, *names[1:], "t10"}
+
+
 def test_a_tenant_with_a_request_under_way_stays(registries: Registries) -> None:
     kept = registries(most=5)
     busy = kept.use("busy")
@@ -408,7 +418,7 @@ def test_many_names_fill_neither_memory_nor_disk(
     assert rss_after - rss < 24 << 20
     assert database.stat().st_size < 1.1 * bound
     assert max(files) < 1.1 * bound + (20 << 20)  # with the write-ahead log
-    assert len(list(kept.registry)) == 100
+    assert len(list(kept.registry)) == 100 + 1  # and the default one
     known = kept.known()
     assert 1000 < known < first  # on disk, and counted right
     with sqlite3.connect(database) as reader:

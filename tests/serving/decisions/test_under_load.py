@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from loadmaster.envs.pod_scaling.application_files import load_applications
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.bench import kills, soak_kills
 from loadmaster.platform.bench import soak as soak_bench
 from loadmaster.platform.bench.bench_server import BenchServer
+from loadmaster.platform.bench.known_applications import DECISIONS, simulate, survive_kill
 from loadmaster.platform.bench.replicas import measure_point
 from loadmaster.platform.bench.serve import measure_loads
 from loadmaster.platform.bench.soak import run_soak, soak_result
@@ -43,7 +45,7 @@ def noops(live: Live) -> Iterator[dict[str, str]]:
 @pytest.fixture
 def whole(server: BenchServer, live: Live) -> BenchServer:
     """The server with all systems, the port and the folder of the service."""
-    systems = {"toy": {"endpoint": toy.REFERENCE}, "decima": {}, "das": {}}
+    systems = {"toy": {"endpoint": toy.REFERENCE}, "decima": {}, "das": {}, "aware": {}}
     values = {"systems": systems, "port": live.port, "folder": live.folder}
     return server._replace(settings=build_settings(ServeSettings, values))
 
@@ -56,12 +58,25 @@ def test_soak_with_kills_sees_replacements(
     lines: list[str] = []
     soak = soak_kills.run_kill_soak(whole, 12.0, 4.0, lines.append, rate=5.0)
     result = soak_kills.kills_result(soak)
-    assert result.requests == 12 * 5 * 3
+    assert result.requests == 12 * 5 * 4
     assert result.failed <= 0.05 * result.requests, result  # the client's deadline is 1 s
     assert 1 <= result.kills == result.replaced
     assert soak.kills[0].kind == "worker"
     assert all(0.1 < (one.replaced_s or 0) < kills.REPLACED_S for one in soak.kills)
     assert lines[-1].startswith("killed: ")
+
+
+def test_a_kill_of_all_processes_loses_no_application(whole: BenchServer) -> None:
+    simulated = simulate(load_applications("test", None)[:8])
+    figures = survive_kill(whole, simulated, "known", lambda _: None)
+    found = {figure.name.removeprefix("known/"): figure.value for figure in figures}
+    assert found["parity_states"] == DECISIONS * 8 + 1 + 8
+    for figure in ("memory", "lifecycle", "guard"):
+        assert found[f"kill/{figure}_lost"] == 0
+    assert (found["kill/decided_as_new"], found["parity_differences"]) == (0, 0)
+    assert found["kill/restart_s"] > 0.5
+    assert [one.offline for one in simulated] == [True] + [False] * 7
+    assert all(one.memory for one in simulated)
 
 
 def test_a_point_of_one_replica_forwards_nothing(whole: BenchServer) -> None:
