@@ -14,15 +14,15 @@ from loadmaster.platform.evaluation.files import check_writable
 
 @dataclass(frozen=True)
 class ShiftEffort:
-    """How much is measured; three applications have 1,200 steady episodes."""
+    """How much is measured."""
 
     applications: int = 3
     before: int = 40  # steady episodes before a shift
-    steady: int = 160  # further ones of each load, in which an alarm is false
+    steady: int = 1_000  # steady episodes of all applications and loads, without a shift
     shifted: int = 20  # episodes in which a fall may be noticed
     known: int = 5  # episodes in which a rival gets to know the application before
-    recovery: int = 8  # episodes after a shift, of which each policy is judged before every one
-    judged: int = 8  # episodes of a judgement
+    recovery: int = 6  # episodes after a shift, of which each policy is judged before every one
+    judged: int = 5  # episodes of a judgement
     steps: int = 100  # of an episode
 
 

@@ -251,8 +251,8 @@ def _settings(number: int, load: str, effort: ShiftEffort) -> PodScalingSettings
 def _steady_row(found: Monitored, number: int, load: str, effort: ShiftEffort) -> SteadyRow:
     """Go on without a shift, and count alarms."""
     condition = Condition.of(_settings(number, load, effort))
-    first = STEADY_SEED + effort.before
-    for seed in range(first, first + effort.steady):
+    count = max(effort.before, -(-effort.steady // (2 * effort.applications)))
+    for seed in range(STEADY_SEED + effort.before, STEADY_SEED + count):
         found.run_episode(condition, seed)
     rewards = found.rewards
     deviation = float(np.std(rewards))

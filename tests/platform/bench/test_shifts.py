@@ -23,7 +23,7 @@ from tests.models.aware.parts import policy_of
 from tests.platform.cli.one_line import Cli
 
 TINY = ShiftEffort(
-    applications=1, before=3, steady=2, shifted=2, known=1, recovery=2, judged=1, steps=12
+    applications=1, before=3, steady=10, shifted=2, known=1, recovery=2, judged=1, steps=12
 )
 KINDS = ("payload", "load-low", "load-high", "application")
 
