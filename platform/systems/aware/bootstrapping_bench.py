@@ -186,9 +186,10 @@ def part_figures(parts: Sequence[Part]) -> Iterator[Figure]:
             change = 100 * (rows[use] / rows[f"rule_{use}"] - 1).mean()
             yield Figure(f"{prefix}/{use}", float(change), "% of the rule's")
         ratio = _ratio(rows.violations.sum(), rows.rule_violations.sum())
-        times.setdefault(agent, []).append(ratio)
-        goal = (MOST_VIOLATIONS, THE_GOAL) if agent == WITH else (None, "")
-        yield Figure(f"{prefix}/violations", ratio, "times the rule's", *goal, False)
+        times.setdefault(str(agent), []).append(ratio)
+        goal = MOST_VIOLATIONS if agent == WITH else None
+        name, unit = f"{prefix}/violations", "times the rule's"
+        yield Figure(name, ratio, unit, goal, THE_GOAL if goal else "", False)
         reward, beside = float(rows.reward.mean()), float(rows.rule_reward.mean())
         yield Figure(f"{prefix}/reward", reward, "a step", beside, THE_RULE)
         yield Figure(f"{prefix}/acted", float(rows.acted.mean()), "% of episodes")
