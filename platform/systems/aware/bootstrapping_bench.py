@@ -158,16 +158,15 @@ def parts_of(
     results: Sequence[EpisodeResult],
     rules: Sequence[EpisodeResult],
     size: int,
-    states: Sequence[LifecycleState] | None = None,
+    states: list[LifecycleState] | None = None,
 ) -> Iterator[Part]:
     """Means of each `size` episodes; without states the agent acted in all of them."""
     for first in range(0, len(results), size):
-        own, beside = results[first : first + size], rules[first : first + size]
-        of_rule = None if states is None else states[first : first + size]
-        offline = 0 if of_rule is None else of_rule.count(LifecycleState.OFFLINE)
+        own, ruled = results[first : first + size], rules[first : first + size]
+        offline = (states or [])[first : first + size].count(LifecycleState.OFFLINE)
         (reward, *uses, violations), (rule_reward, *rule_uses, rule_violations) = (
             np.mean([(r.reward, *uses_of(r), violated_steps(r)) for r in some], 0).tolist()
-            for some in (own, beside[: len(own)])
+            for some in (own, ruled[: len(own)])
         )
         yield Part(
             *(number, agent, first + 1, first + len(own), case.rule.name, reward, rule_reward),
@@ -190,8 +189,8 @@ def part_figures(parts: Sequence[Part]) -> Iterator[Figure]:
         goal = MOST_VIOLATIONS if agent == WITH else None
         name, unit = f"{prefix}/violations", "times the rule's"
         yield Figure(name, ratio, unit, goal, THE_GOAL if goal else "", False)
-        reward, beside = float(rows.reward.mean()), float(rows.rule_reward.mean())
-        yield Figure(f"{prefix}/reward", reward, "a step", beside, THE_RULE)
+        reward, ruled = float(rows.reward.mean()), float(rows.rule_reward.mean())
+        yield Figure(f"{prefix}/reward", reward, "a step", ruled, THE_RULE)
         yield Figure(f"{prefix}/acted", float(rows.acted.mean()), "% of episodes")
     yield Figure(
         "aware/bootstrapping/worst_hundred",
