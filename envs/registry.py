@@ -47,6 +47,8 @@ PARTS = {
     "bench": Part(PLATFORM, "bench", "measure"),
     "adaptation": Part(PLATFORM, "adaptation", "ADAPTATION"),  # of a policy to one application
     "adaptation_bench": Part(PLATFORM, "adaptation_bench", "measure"),
+    "bootstrapping_bench": Part(PLATFORM, "bootstrapping_bench", "measure"),
+    "shift_bench": Part(PLATFORM, "shift_bench", "measure"),
 }
 
 

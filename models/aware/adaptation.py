@@ -55,6 +55,8 @@ class Adaptation:
     def add(self, reward: float, trajectory: Trajectory) -> None:
         """Take an episode, whoever acted in it; the embedding is that of the best ones."""
         most = self.policy.settings.encoder.trajectories
+        if len(self.best) >= most and reward <= self.best[-1].reward:
+            return
         added = BestTrajectory(reward, self.policy.embed([trajectory]))
         self.best = sorted([*self.best, added], key=lambda each: -each.reward)[:most]
         embedding = np.mean([each.embedding for each in self.best], 0)  # as `policy.embed` of all

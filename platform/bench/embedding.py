@@ -18,9 +18,8 @@ from loadmaster.envs.pod_scaling.applications import (
 from loadmaster.envs.pod_scaling.settings import PodScalingSettings
 from loadmaster.models.aware.policy import AwarePolicy
 from loadmaster.models.bundle import load_bundle
-from loadmaster.models.files import atomic_text_file
 from loadmaster.models.manifest import pretrained_folder
-from loadmaster.platform.bench.measurements import Figure
+from loadmaster.platform.bench.measurements import Figure, write_tables
 from loadmaster.platform.evaluation import charts
 from loadmaster.platform.evaluation.files import check_writable
 from loadmaster.platform.systems.aware.embedding import (
@@ -119,11 +118,7 @@ def measure_policy(
 
 def write_embedding(result: EmbeddingResult, folder: Path) -> None:
     """Replace tables and chart atomically."""
-    folder.mkdir(parents=True, exist_ok=True)
-    novelty = pd.DataFrame([asdict(row) for row in result.novelty]).round(5)
-    for name, table in ((TABLE, table_of(result.embedded)), (NOVELTY_TABLE, novelty)):
-        with atomic_text_file(folder / name) as file:
-            table.to_csv(file, index=False, lineterminator="\n")
+    write_tables(folder, {TABLE: table_of(result.embedded), NOVELTY_TABLE: result.novelty})
     charts.save(folder / CHART, lambda: draw_embedding(result.embedded))
 
 

@@ -7,11 +7,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.registry import find_system, systems
+from loadmaster.models.files import atomic_text_file
 
 
 @dataclass(frozen=True)
@@ -117,3 +121,11 @@ def systems_with(part: str, system: str | None) -> Sequence[str]:
     if system is not None and system not in known:
         raise unknown_name("system", system, known)
     return known if system is None else (system,)
+
+
+def write_tables(folder: Path, tables: Mapping[str, Any]) -> None:
+    """Replace CSV files atomically, each of a pandas table or of records by its name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, rows in tables.items():
+        with atomic_text_file(folder / name) as file:
+            pd.DataFrame(rows).round(5).to_csv(file, index=False, lineterminator="\n")

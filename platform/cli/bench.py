@@ -44,7 +44,12 @@ GROUPS = {  # modules
 # Not part of `all`: they need the extra `serve`, minutes, or many cores.
 READING, SERVE, TENANTS, SCALING = "reading", "serve", "tenants", "scaling"
 SOAK, FAULTS, ADAPTATION, EMBEDDING = "soak", "faults", "adaptation", "embedding"
-OTHERS = (READING, SERVE, TENANTS, SCALING, SOAK, FAULTS, ADAPTATION, EMBEDDING)
+BOOTSTRAPPING, SHIFTS = "bootstrapping", "shifts"
+OTHERS = (
+    READING, SERVE, TENANTS, SCALING, SOAK, FAULTS, ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS,
+)  # fmt: skip
+OF_SYSTEMS = ("rollouts", SCALING, ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS, TENANTS)
+OF_APPLICATIONS = (ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS, TENANTS)
 SYSTEM = "decima"  # default of scaling
 LONGEST_MINUTES = 24 * 60  # of a soak
 MOST_KILLS = 1000
@@ -58,8 +63,8 @@ def bench(
         str | None,
         argument(
             "SYSTEM",
-            "For rollouts, adaptation, scaling, embedding, tenants. "
-            "[default: all; all; decima; aware; none]",
+            "For rollouts, adaptation, bootstrapping, shifts, scaling, embedding, tenants. "
+            "[default: all; of scaling decima; of embedding aware; of tenants none]",
         ),
     ] = None,
     workers: Annotated[
@@ -79,7 +84,16 @@ def bench(
         str | None, option("N,N", "For serve: measure these numbers of gateways and workers.")
     ] = None,
     applications: Annotated[
-        int | None, option("N", "For adaptation, embedding, tenants aware. [default: 3; 40; 1000]")
+        int | None,
+        option(
+            "N",
+            "For adaptation, bootstrapping, shifts, embedding, tenants aware. "
+            "[default: 3; of embedding 40; of tenants 1000]",
+        ),
+    ] = None,
+    bounds: Annotated[
+        int | None,
+        option("N", "For bootstrapping: applications to compare bounds on. [default: 10]"),
     ] = None,
     seeds: Annotated[int | None, option("N", "For adaptation: trainings. [default: 1]")] = None,
     policy: Annotated[
@@ -90,7 +104,7 @@ def bench(
         Path | None,
         option(
             "FOLDER",
-            "For scaling, soak, faults, embedding, serve --replicas. "
+            "For scaling, soak, faults, embedding, bootstrapping, shifts, serve --replicas. "
             "[default: results/bench/GROUP]",
         ),
     ] = None,
@@ -113,7 +127,9 @@ def bench(
     further on applications that none of them was trained on, and counts episodes, processor time
     and violations. `embedding` compares AWARE's embeddings of unseen
     applications with what these have in common, counts how many known and unknown applications
-    are flagged as unknown, and draws a projection. These eight are not part of `all`.
+    are flagged as unknown, and draws a projection. `bootstrapping` counts violations while an agent
+    learns, from nothing and while rules act. `shifts` changes payload, load or application, and
+    counts episodes until the fall is noticed and over. These ten are not part of `all`.
 
     Example:
 
@@ -140,6 +156,10 @@ def bench(
         loadmaster bench adaptation aware --applications 20 --seeds 5
 
         loadmaster bench embedding aware --output results/embedding
+
+        loadmaster bench bootstrapping aware --bounds 50 --output results/bootstrapping
+
+        loadmaster bench shifts aware --applications 5
     """
     set_ray_env(address=None)  # as `loadmaster train`
     from loadmaster.envs.errors import unknown_name
@@ -147,9 +167,7 @@ def bench(
     groups = (*GROUPS, *OTHERS, "all")
     if group not in groups:
         raise unknown_name("benchmark", group, groups)
-    if system is not None and group not in (
-        *("rollouts", SCALING, ADAPTATION, EMBEDDING, TENANTS),
-    ):
+    if system is not None and group not in OF_SYSTEMS:
         raise UsageError(f"{group} takes no system; expected `loadmaster bench rollouts {system}`")
     for name, value, takers in (
         ("--workers", workers, (SCALING,)),
@@ -160,15 +178,17 @@ def bench(
         ("--seed", seed, (FAULTS,)),
         ("--kill-every", kill_every, (SOAK,)),
         ("--replicas", replicas, (SERVE,)),
-        ("--applications", applications, (ADAPTATION, EMBEDDING, TENANTS)),
+        ("--applications", applications, OF_APPLICATIONS),
+        ("--bounds", bounds, (BOOTSTRAPPING,)),
         ("--seeds", seeds, (ADAPTATION,)),
         ("--policy", policy, (ADAPTATION,)),
-        ("--output", output, (EMBEDDING, SCALING, SOAK, FAULTS, SERVE)),
+        ("--output", output, (EMBEDDING, BOOTSTRAPPING, SHIFTS, SCALING, SOAK, FAULTS, SERVE)),
     ):
         if value is not None and group not in takers:
             where = " or ".join(f"`bench {taker}`" for taker in takers)
             raise UsageError(f"{group} takes no {name}; expected it with {where} only")
-    for name, number in (("names", names), ("applications", applications), ("seeds", seeds)):
+    counts = {"names": names, "applications": applications, "seeds": seeds, "bounds": bounds}
+    for name, number in counts.items():
         if number is not None and number < 1:
             raise UsageError(f"--{name} is {number}; expected a positive number")
     if group == SCALING:
@@ -204,6 +224,14 @@ def bench(
         from loadmaster.platform.bench.adaptation import effort_of
 
         given = system, effort_of(applications, seeds, policy or ())
+    if group in (BOOTSTRAPPING, SHIFTS):
+        from loadmaster.platform.bench.bootstrapping import BootstrapEffort
+        from loadmaster.platform.bench.shifts import ShiftEffort
+
+        effort = BootstrapEffort if group == BOOTSTRAPPING else ShiftEffort
+        wanted = {"applications": applications, "bounds": bounds}
+        sizes = {name: count for name, count in wanted.items() if count is not None}
+        given = system, effort(**sizes), output or Path(f"results/bench/{group}")
     with _progress() as show:
         for name in GROUPS if group == "all" else (group,):
             module = import_module(f"loadmaster.platform.bench.{GROUPS.get(name, name)}")

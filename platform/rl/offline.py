@@ -42,21 +42,57 @@ def train_offline(
     A log with contexts makes networks that take them. All random numbers follow from the seed.
     """
     settings = settings or OfflineSettings()
-    scales = Scales.of(transitions, settings.gamma)
-    with one_thread(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(settings.seed)
-        module = make_module(transitions, settings)
-        if initial is not None:
-            _start_from(module.network, initial, scales)
-        module.make_target_networks()
-        columns = _columns(transitions, scales)
-        rng = torch.Generator().manual_seed(settings.seed)
-        if settings.algorithm == "bcq":
-            columns[CANDIDATES] = _candidates(columns, settings, rng)
-        update = make_update(module, settings)
-        take_updates(update, _draw(columns, settings, rng), first=0, actor_delay=1)
-        scales.fold(module.network)
-    return module.network.requires_grad_(True)
+    learner = OfflineLearner(transitions, settings, initial)
+    learner.learn(transitions, settings.updates)
+    learner.scales.fold(learner.network)
+    return learner.network.requires_grad_(True)
+
+
+class OfflineLearner:
+    """Networks that learn from a log which may grow between updates; its scales stay.
+
+    `first` is the log that observations and rewards are standardised by. All random numbers follow
+    from the seed.
+    """
+
+    def __init__(
+        self, first: Transitions, settings: OfflineSettings, initial: DdpgNetwork | None = None
+    ) -> None:
+        self.settings, self.updates = settings, 0
+        self.scales = Scales.of(first, settings.gamma, settings.least_spread)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(settings.seed)
+            self._module = make_module(first, settings)
+            if initial is not None:
+                _start_from(self._module.network, initial, self.scales)
+            self._module.make_target_networks()
+            self._update: Update | None = None  # made with the first update
+            self._state = torch.get_rng_state()
+        self._rng = torch.Generator().manual_seed(settings.seed)
+
+    @property
+    def network(self) -> DdpgNetwork:
+        """Takes scaled observations."""
+        return self._module.network
+
+    def learn(self, log: Transitions, updates: int) -> None:
+        """Take so many updates from a log."""
+        settings = self.settings
+        columns = _columns(log, self.scales)
+        with one_thread(), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(self._state)
+            if settings.algorithm == "bcq":
+                columns[CANDIDATES] = _candidates(columns, settings, self._rng)
+            self._update = self._update or make_update(self._module, settings)
+            drawn = _draw(columns, updates, settings.minibatch, self._rng)
+            take_updates(self._update, drawn, first=self.updates, actor_delay=1)
+            self._state = torch.get_rng_state()
+        self.updates += updates
+
+    def actions(self, observations: Floats, contexts: Floats | None) -> Floats:
+        """Actions (N, action) for observations as they are logged."""
+        scaled = (torch.from_numpy(observations) - self.scales.mean) / self.scales.spread
+        return actor_actions(self.network)(scaled.numpy(), contexts)
 
 
 def actor_actions(network: DdpgNetwork) -> PolicyActions:
@@ -81,8 +117,10 @@ class Scales(NamedTuple):
     gamma: float
 
     @classmethod
-    def of(cls, log: Transitions, gamma: float) -> Scales:
+    def of(cls, log: Transitions, gamma: float, least_spread: float = 0.0) -> Scales:
+        """Those of a log; a scale is at least `least_spread` times the mean's size."""
         mean, spread = log.observations.mean(0), log.observations.std(0)
+        spread = np.maximum(spread, np.float32(least_spread) * np.abs(mean))
         return cls(
             torch.from_numpy(mean),
             torch.from_numpy(np.where(spread < SMALLEST, np.float32(1), spread)),
@@ -186,11 +224,11 @@ def make_update(module: DdpgModule, settings: OfflineSettings) -> Update:
 
 
 def _draw(
-    columns: dict[str, Tensor], settings: OfflineSettings, rng: torch.Generator
+    columns: dict[str, Tensor], updates: int, minibatch: int, rng: torch.Generator
 ) -> Iterator[dict[str, Tensor]]:
     """Minibatches of transitions drawn uniformly, CHUNK at a time."""
     count = len(columns[Columns.REWARDS])
-    for first in range(0, settings.updates, CHUNK):
-        shape = min(CHUNK, settings.updates - first), settings.minibatch
+    for first in range(0, updates, CHUNK):
+        shape = min(CHUNK, updates - first), minibatch
         rows = torch.randint(count, shape, generator=rng)
         yield {name: column[rows] for name, column in columns.items()}

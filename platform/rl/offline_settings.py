@@ -46,6 +46,9 @@ class OfflineSettings(Settings):
     gamma: float = Field(default=0.99, gt=0, lt=1)  # discount per step
     soft_update: float = Field(default=5e-3, gt=0, le=1)  # of the target networks
     gradient_clip: PositiveFloat | None = None  # of the gradient's norm
+    # Least scale of an observation's number, as a share of its mean's size. One that a rule hardly
+    # changes would else be magnified, and what the policy itself changes in it with it.
+    least_spread: NonNegativeFloat = 0.1
     action_cost: NonNegativeFloat = 0.0  # of squared actions, where 0 is a rule's action (ddpg)
     network: OfflineLayers = OfflineLayers()
     iql: IqlSettings = IqlSettings()

@@ -80,9 +80,13 @@ class Curve(NamedTuple):
         return values[-max(1, len(values) // 3) :]
 
     def episodes_to(self, reward: float) -> int:
-        """The first episode, counted from 1, before which a reward is reached; else one more."""
-        reached = np.flatnonzero(self.rewards >= reward)
-        return 1 + int(reached[0] if len(reached) else len(self.rewards) - 1)
+        return first_reaching(self.rewards, reward)
+
+
+def first_reaching(rewards: Values, reward: float) -> int:
+    """The first episode, counted from 1, before which a reward is reached; else one more."""
+    reached = np.flatnonzero(rewards >= reward)
+    return 1 + int(reached[0] if len(reached) else len(rewards) - 1)
 
 
 def measure(report_step: Callable[[str], None], effort: AdaptationEffort) -> Iterator[Figure]:

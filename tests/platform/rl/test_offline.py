@@ -17,6 +17,7 @@ from loadmaster.models.ddpg.settings import DdpgSettings
 from loadmaster.platform.rl.bcq import CANDIDATES, fit_generator
 from loadmaster.platform.rl.iql import IqlUpdate
 from loadmaster.platform.rl.offline import (
+    OfflineLearner,
     Scales,
     actor_actions,
     make_module,
@@ -216,3 +217,27 @@ def test_bad_settings_are_refused(given: dict[str, Any]) -> None:
 def test_rewards_keep_their_sign_where_episodes_terminate() -> None:
     log = replace(bandit(), terminated=np.arange(400) == 399)
     assert Scales.of(log, 0.9).reward_mean == 0
+
+
+def test_what_hardly_varies_is_not_magnified() -> None:
+    log = bandit()
+    log.observations[:, 0] = 0.8 + 0.001 * log.observations[:, 0]
+    plain, limited = (Scales.of(log, 0.9, least).spread[0].item() for least in (0.0, 0.1))
+    assert plain < 0.01
+    assert limited == pytest.approx(0.08, rel=0.01)
+
+
+def test_learner_goes_on_with_a_longer_log() -> None:
+    log, chosen = bandit(), settings("iql", updates=20)
+    learner = OfflineLearner(log, chosen)
+    for _ in range(2):
+        learner.learn(log, 10)
+    assert learner.updates == 20
+    acted = learner.actions(log.observations, None)
+    whole = OfflineLearner(log, chosen)
+    whole.learn(log, 20)
+    assert not np.array_equal(acted, OfflineLearner(log, chosen).actions(log.observations, None))
+    assert acted.shape == log.actions.shape
+    at_once = train_offline(log, chosen)
+    folded = actor_actions(at_once)(log.observations, None)
+    assert np.allclose(whole.actions(log.observations, None), folded, atol=1e-4)
