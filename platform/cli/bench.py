@@ -81,6 +81,9 @@ def bench(
         int | None, option("N", "For adaptation, embedding. [default: 3; 40]")
     ] = None,
     seeds: Annotated[int | None, option("N", "For adaptation: trainings. [default: 1]")] = None,
+    episodes: Annotated[
+        int | None, option("N", "For adaptation: of a training. [default: 20]")
+    ] = None,
     policy: Annotated[
         list[str] | None,
         option("NAME=BUNDLE", "For adaptation: a bundle of a rival; may be repeated."),
@@ -155,13 +158,15 @@ def bench(
         ("--replicas", replicas, (SERVE,)),
         ("--applications", applications, (ADAPTATION, EMBEDDING)),
         ("--seeds", seeds, (ADAPTATION,)),
+        ("--episodes", episodes, (ADAPTATION,)),
         ("--policy", policy, (ADAPTATION,)),
         ("--output", output, (EMBEDDING, SCALING, SOAK, FAULTS, SERVE)),
     ):
         if value is not None and group not in takers:
             where = " or ".join(f"`bench {taker}`" for taker in takers)
             raise UsageError(f"{group} takes no {name}; expected it with {where} only")
-    for name, number in (("names", names), ("applications", applications), ("seeds", seeds)):
+    counts = {"names": names, "applications": applications, "seeds": seeds, "episodes": episodes}
+    for name, number in counts.items():
         if number is not None and number < 1:
             raise UsageError(f"--{name} is {number}; expected a positive number")
     if group == SCALING:
@@ -185,7 +190,7 @@ def bench(
     if group == ADAPTATION:
         from loadmaster.platform.bench.adaptation import effort_of
 
-        given = system, effort_of(applications, seeds, policy or ())
+        given = system, effort_of(applications, seeds, episodes, policy or ())
     with _progress() as show:
         for name in GROUPS if group == "all" else (group,):
             module = import_module(f"loadmaster.platform.bench.{GROUPS.get(name, name)}")
