@@ -53,12 +53,20 @@ def apply_action(constants: SimConstants, state: SimState, action: NDArray[np.fl
         mib = plan[MEMORY] * CHANGES[int(action[MEMORY])]
         set_plan(constants, state, cores, mib, replicas)
     else:
-        low, high = constants.low, constants.high
-        cores = low[CPU] * (high[CPU] / low[CPU]) ** _share(action[CPU])
-        mib = low[MEMORY] * (high[MEMORY] / low[MEMORY]) ** _share(action[MEMORY])
-        replicas = low[REPLICAS] * (high[REPLICAS] / low[REPLICAS]) ** _share(action[REPLICAS])
-        set_plan(constants, state, cores, mib, math.floor(replicas + 0.5))
+        set_plan(constants, state, *plan_of_action(constants, action))
     return True
+
+
+@compiled
+def plan_of_action(
+    constants: SimConstants, action: NDArray[np.float32]
+) -> tuple[float, float, float]:
+    """Cores, MiB and replicas of a continuous action: places between the bounds."""
+    low, high = constants.low, constants.high
+    cores = low[CPU] * (high[CPU] / low[CPU]) ** _share(action[CPU])
+    mib = low[MEMORY] * (high[MEMORY] / low[MEMORY]) ** _share(action[MEMORY])
+    replicas = low[REPLICAS] * (high[REPLICAS] / low[REPLICAS]) ** _share(action[REPLICAS])
+    return cores, mib, math.floor(replicas + 0.5)
 
 
 @njit_internal

@@ -62,7 +62,7 @@ class PodDecision(NamedTuple):
 
     plan: Floats  # cores, MiB, replicas
     action: Singles  # of the actor
-    margins: Margins
+    margins: Margins | None  # None where the actor sets plans
     features: Singles
     app: Floats  # estimated application
     forecast: Forecast

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from loadmaster.envs.pod_scaling.actions import plan_of_action
 from loadmaster.envs.pod_scaling.applications import TRAIN
 from loadmaster.envs.pod_scaling.episode import EpisodeResult, Setup
 from loadmaster.envs.pod_scaling.episode_runner import EpisodeRunner
@@ -159,18 +161,21 @@ class AwarePolicy:
         action = self._act(features, known.embedding)
         if noise is not None:
             action = np.clip(action + noise, -1, 1)
+        forecast = Forecast(*forecast_numbers(known.estimates))
+        if not self.settings.follows_rule:
+            plan = np.array(plan_of_action(constants, action))
+            return PodDecision(plan, action, None, features, app, forecast, math.nan)
         margins = margins_of(self._base, self._reach, action)
         expected = plan_step(constants, state, margins, known.estimates, app, tables)
-        forecast = Forecast(*forecast_numbers(known.estimates))
         return PodDecision(tables.plan.copy(), action, margins, features, app, forecast, expected)
 
     def _act(self, features: Singles, embedding: Singles) -> Singles:
-        """The actor's action; the rule's, which is 0, where there is no embedding yet.
+        """The actor's action; the rule's, which is 0, where there is a rule and no embedding yet.
 
         Without one the actor is worse than the rule it starts from: 3.7% of the converged reward
         on three unseen applications (`first_reward_deficit` of `bench adaptation`).
         """
-        if self.settings.context and not embedding.any():
+        if self.settings.follows_rule and self.settings.context and not embedding.any():
             return np.zeros(len(MARGINS), np.float32)
         context = torch.from_numpy(embedding)[None] if self.settings.context else None
         with torch.no_grad():

@@ -8,9 +8,10 @@ queued up, and pods get the memory that all their workers need.
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled
-from loadmaster.envs.pod_scaling.actions import set_plan
+from loadmaster.envs.pod_scaling.actions import plan_of_action, set_plan
 from loadmaster.envs.pod_scaling.settings import STEP_INTERVALS
 from loadmaster.envs.pod_scaling.simulator import advance
 from loadmaster.envs.pod_scaling.state import (
@@ -59,6 +60,15 @@ def carry_out(constants: SimConstants, state: SimState, plan: Floats) -> None:
     """Set a plan, and simulate the control step that follows."""
     set_plan(constants, state, plan[CPU], plan[MEMORY], plan[REPLICAS])
     advance(constants, state, STEP_INTERVALS)
+
+
+@compiled
+def carry_out_action(
+    constants: SimConstants, state: SimState, action: NDArray[np.float32], plan: Floats
+) -> None:
+    """Carry out the plan that an action names, without the rule, and write it to `plan`."""
+    plan[CPU], plan[MEMORY], plan[REPLICAS] = plan_of_action(constants, action)
+    carry_out(constants, state, plan)
 
 
 @compiled

@@ -67,9 +67,15 @@ class EncoderSettings(Settings):
     trajectories: PositiveInt = 20  # M, the best of an application by reward
 
 
+# What the actor sets. `margins`: those of the rule. `plans`: CPU, memory and replicas themselves,
+# without the rule, as the published agent does; three of its numbers are not used.
+Sets = Literal["margins", "plans"]
+
+
 class AwareSettings(Settings):
     """Sizes of actor, critics and encoder, and the rule whose margins the actor sets."""
 
+    actor_sets: Sets = "margins"
     actor: Widths = (64, 64)
     critic: Widths = (64, 64)
     critics: Literal[1, 2] = 2
@@ -85,6 +91,10 @@ class AwareSettings(Settings):
         if self.encoder.hidden > 4096 or self.embedding > 4096:
             raise ValueError("an encoder of more than 4,096 units; expected fewer")
         return self
+
+    @property
+    def follows_rule(self) -> bool:
+        return self.actor_sets == "margins"
 
     @property
     def context(self) -> int:

@@ -34,10 +34,10 @@ def measure(
 
 
 def effort_of(
-    applications: int | None, seeds: int | None, policies: Sequence[str]
+    applications: int | None, seeds: int | None, episodes: int | None, policies: Sequence[str]
 ) -> AdaptationEffort:
     """The effort with these counts, where they are given, and bundles of texts NAME=BUNDLE."""
-    counts = {"applications": applications, "seeds": seeds}
+    counts = {"applications": applications, "seeds": seeds, "episodes": episodes}
     given = {name: count for name, count in counts.items() if count is not None}
     return AdaptationEffort(policies=_read_policies(policies), **given)
 

@@ -2,8 +2,9 @@
 
 Rivals (Qiu et al. 2023, section 6.3): TL shares its weights among applications and is fine-tuned on
 a new one; TL+ also has a forecast of the load and what the present allocation yields at it in its
-state. All of them have the same networks, rule, budget and settings of fine-tuning. A policy is
-judged before every episode of its fine-tuning, in episodes without noise.
+state. All of them have the same networks, budget and settings of fine-tuning, and the same rule
+unless bundles without one are given. A policy is judged before every episode of its fine-tuning, in
+episodes without noise.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ from loadmaster.platform.systems.aware.fine_tuning import (
     EXPLORED_SEED,
     JUDGED_SEED,
     FineTuner,
-    FineTuning,
     judge,
+    learning_of,
 )
 from loadmaster.platform.systems.aware.logs import read_log, write_log
 from loadmaster.platform.systems.bundle_ref import find_policy
@@ -116,7 +117,8 @@ def rival(name: str, bundle: str | None, base: AwareSettings) -> tuple[AwarePoli
         return AwarePolicy(network, PodScalingSettings(), name), "untrained weights: the rule"
     policy = AwarePolicy.from_bundle(find_policy(spec).bundle)
     own = policy.settings
-    if (own.inputs, bool(own.context)) != (wanted.inputs, bool(wanted.context)):
+    alike = name == AWARE or own.inputs == wanted.inputs
+    if not alike or bool(own.context) != bool(wanted.context):
         raise InputError(
             f"{spec} has inputs {own.inputs!r} and an embedding of {own.context}; expected "
             f"{wanted.inputs!r} and {wanted.context} for {name!r}"
@@ -148,7 +150,7 @@ def adapt(
     seed: int,
 ) -> Curve:
     """Fine-tune a policy on the application of `setup`, and judge it before every episode."""
-    found, tuner = Adaptation.new(policy), FineTuner(policy, FineTuning(), seed)
+    found, tuner = Adaptation.new(policy), FineTuner(policy, learning_of(policy), seed)
     judged_on = range(JUDGED_SEED, JUDGED_SEED + effort.judged)
     first = EXPLORED_SEED + SEED_STEP * seed
     judged, explored, spent = [], [], []

@@ -46,6 +46,11 @@ class FineTuning(MarginLearning):
     action_cost: NonNegativeFloat = 0.02
 
 
+def learning_of(policy: AwarePolicy) -> FineTuning:
+    """Settings for a policy: without a rule, actions need not stay near 0."""
+    return FineTuning() if policy.settings.follows_rule else FineTuning(action_cost=0.0)
+
+
 class FineTuner:
     """A copy of a policy that learns from episodes of one application; `policy` is the copy."""
 

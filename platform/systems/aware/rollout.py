@@ -1,4 +1,4 @@
-"""AWARE's rollouts: vector environments whose actions are margins of the rule's plans."""
+"""AWARE's rollouts: vector environments whose actions are margins of the rule's plans, or plans."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -35,7 +35,14 @@ from loadmaster.models.aware.features import (
     write_features,
 )
 from loadmaster.models.aware.pod_model import ESTIMATED_COLUMNS
-from loadmaster.models.aware.rule import Scratch, carry_out, observe_step, plan_step, scratch
+from loadmaster.models.aware.rule import (
+    Scratch,
+    carry_out,
+    carry_out_action,
+    observe_step,
+    plan_step,
+    scratch,
+)
 from loadmaster.models.aware.settings import MARGINS, AwareSettings
 
 
@@ -60,7 +67,7 @@ def _step_batch(
     states: SimState,
     deciding: Mask,
     actions: NDArray[np.float32],
-    rule: tuple[float, Floats, Floats],
+    rule: tuple[bool, float, Floats, Floats],
     estimates: Floats,
     apps: Floats,
     tables: Scratch,
@@ -68,10 +75,12 @@ def _step_batch(
     over: Mask,
 ) -> None:
     """Plan and advance where `deciding`, then estimate and write the features of every episode."""
-    gain, base, reach = rule
+    follows, gain, base, reach = rule
     for i in range(len(deciding)):
         state = state_of(states, i)
-        if deciding[i]:
+        if deciding[i] and not follows:
+            carry_out_action(constants, state, actions[i], tables.plan)
+        elif deciding[i]:
             margins = margins_of(base, reach, actions[i])
             plan_step(constants, state, margins, estimates[i], apps[i], tables)
             carry_out(constants, state, tables.plan)
@@ -81,7 +90,7 @@ def _step_batch(
 
 
 class MarginEnvs(PodScalingVectorEnv):
-    """`PodScalingVectorEnv` with features as observations and margins as actions.
+    """`PodScalingVectorEnv` with features as observations, and margins or plans as actions.
 
     An episode has one of the conditions, by its seed; they differ in their loads alone. Rewards are
     relative to REWARD_CENTRE, in REWARD_UNITs; a step whose p99 is above the SLO costs
@@ -103,7 +112,8 @@ class MarginEnvs(PodScalingVectorEnv):
         self.observation_space = batch_space(OBSERVATIONS, num_envs)
         self.action_space = batch_space(ACTIONS, num_envs)
         rule = network.rule
-        self._rule = rule.gain, np.array(rule.margins), np.array(network.reach.margins)
+        margins, reach = np.array(rule.margins), np.array(network.reach.margins)
+        self._rule = network.follows_rule, rule.gain, margins, reach
         self._estimates = np.zeros((num_envs, ESTIMATE_COLUMNS))
         self._apps = np.zeros((num_envs, ESTIMATED_COLUMNS))
         self._features = np.zeros((num_envs, FEATURES), np.float32)

@@ -53,7 +53,7 @@ def test_an_action_changes_the_margins_by_its_reach() -> None:
     decision = next(policy.steps(runner, embedded())).decision
     assert (np.abs(decision.action) > 0.05).any()
     own = policy.settings
-    for name, action, value in zip(MARGINS, decision.action, decision.margins, strict=True):
+    for name, action, value in zip(MARGINS, decision.action, decision.margins or (), strict=True):
         factor = np.exp(getattr(own.reach, name) * float(action))
         assert value == pytest.approx(getattr(own.rule, name) * factor, rel=1e-6)
     with pytest.raises(AssertionError, match="not equal"):
@@ -61,6 +61,21 @@ def test_an_action_changes_the_margins_by_its_reach() -> None:
             policy.run(settings, 1, setup, embedded()).rewards,
             run_rule(settings, setup, 1).rewards,
         )
+
+
+def test_an_actor_may_set_plans_without_the_rule() -> None:
+    settings, policy = settings_of(), policy_of(size=3.0, actor_sets="plans")
+    runner = EpisodeRunner(settings, build_setup(settings), 1)
+    constants, state = runner.setup.constants, runner.episode.state
+    decision = policy.choose(constants, state, nothing_known(4))  # also without an embedding
+    places = 0.5 * (decision.action[:3].astype(np.float64) + 1)
+    low, high = constants.low, constants.high
+    expected = low * (high / low) ** places
+    np.testing.assert_allclose(decision.plan[:2], expected[:2], rtol=1e-6)
+    assert decision.plan[2] == round(expected[2])
+    served = policy.decide(constants, state, None)
+    assert not served.reason.choices
+    assert "requests/s" in served.reason.summary
 
 
 def test_packed_memory_makes_the_same_decisions() -> None:

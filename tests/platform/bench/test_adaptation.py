@@ -119,6 +119,6 @@ def test_bad_input_is_one_line(line: str, words: str, cli: Cli) -> None:
 
 
 def test_counts_of_the_full_protocol() -> None:
-    effort = effort_of(20, 5, ["tl=a=b"])
+    effort = effort_of(20, 5, 7, ["tl=a=b"])
     assert (effort.applications, effort.seeds, effort.policies) == (20, 5, {"tl": "a=b"})
-    assert effort_of(None, None, ()) == AdaptationEffort()
+    assert effort_of(None, None, None, ()) == AdaptationEffort()

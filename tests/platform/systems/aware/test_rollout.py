@@ -21,9 +21,9 @@ LOADS: Any = (("diurnal-like", "high"), ("bursty-like", "high"), ("diurnal-like"
 SEEDS = [4, 9, 11, 14]
 
 
-@pytest.mark.parametrize("size", [0.0, 1.0])
-def test_environments_equal_the_policy_step_by_step(size: float) -> None:
-    policy, conditions = policy_of(size=size), conditions_of(SETTINGS, LOADS)
+@pytest.mark.parametrize(("size", "sets"), [(0.0, "margins"), (1.0, "margins"), (3.0, "plans")])
+def test_environments_equal_the_policy_step_by_step(size: float, sets: str) -> None:
+    policy, conditions = policy_of(size=size, actor_sets=sets), conditions_of(SETTINGS, LOADS)
     network = policy.network
     envs = MarginEnvs(len(SEEDS), policy.settings, conditions)
     features, _ = envs.reset(seed=SEEDS)
