@@ -199,6 +199,7 @@ def figures_of(curves: Mapping[str, Sequence[Curve]]) -> Iterator[Figure]:
             ("cpu_s", float(np.mean(spent)), "s"),
             ("cpu_s_an_episode", float(np.mean([c.cpu_s.mean() for c in own])), "s"),
             ("first_reward_deficit", _first_deficit(pairs), "% of converged"),
+            ("converged_deficit", _converged_deficit(pairs), "% of converged"),
             ("reward_deficit", float(np.mean(behind)), "% of converged"),
             ("cpu_use_deficit", float(deficits[0]), "% points"),
             ("memory_use_deficit", float(deficits[1]), "% points"),
@@ -214,6 +215,11 @@ def figures_of(curves: Mapping[str, Sequence[Curve]]) -> Iterator[Figure]:
 def _first_deficit(pairs: Sequence[tuple[Curve, Curve]]) -> float:
     """Of the policy before its first episode on an application."""
     return float(np.mean([100 * (1 - c.rewards[0] / top.converged) for c, top in pairs]))
+
+
+def _converged_deficit(pairs: Sequence[tuple[Curve, Curve]]) -> float:
+    """Of what it converges to itself."""
+    return float(np.mean([100 * (1 - c.converged / top.converged) for c, top in pairs]))
 
 
 def _log_figures(

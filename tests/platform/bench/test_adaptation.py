@@ -49,6 +49,8 @@ def test_figures_by_hand() -> None:
     assert found[f"{prefix}/tl+/episodes"] == 2.5
     assert found["aware/episodes_tl_over_aware"] == pytest.approx(3.5 / 1.5)
     assert found["aware/episodes_tl_plus_over_aware"] == pytest.approx(2.5 / 1.5)
+    assert found[f"{prefix}/aware/converged_deficit"] == 0
+    assert found[f"{prefix}/tl/converged_deficit"] == pytest.approx((3 + 20) / 2)
     assert found[f"{prefix}/aware/cpu_s"] == 0.5
     assert found[f"{prefix}/tl/cpu_s"] == 2.5
     assert found[f"{prefix}/tl/first_reward_deficit"] == pytest.approx(50)
