@@ -73,7 +73,7 @@ def test_what_was_learned_from_is_dropped() -> None:
     assert len(rows_of(episode)) == 1
 
 
-def test_an_episode_that_nobody_learns_from_keeps_its_latest_steps() -> None:
+def test_an_episode_that_is_not_learned_from_keeps_its_latest_steps() -> None:
     episode = filled(*range(5))
     assert [episode.add_reward(str(n), 1.0) for n in range(5)] == [False, False, True, True, True]
     assert [row[0] for row in rows_of(episode)] == [2, 3, 4]
