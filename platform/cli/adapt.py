@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -152,7 +150,10 @@ def print_adapted(adapted: Adapted) -> None:
 
 
 def usage(elapsed_s: float) -> dict[str, float]:
-    """Processor time and peak memory of this process so far."""
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes of ru_maxrss
-    peak = unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return {"cpu_s": time.process_time(), "elapsed_s": elapsed_s, "peak_mb": peak / 1e6}
+    """Processor time and peak memory of this process so far.
+
+    Linux counts the peak of the process that started this one in `ru_maxrss`, not in VmHWM.
+    """
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    (peak_kib,) = (int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    return {"cpu_s": time.process_time(), "elapsed_s": elapsed_s, "peak_mb": 1024 * peak_kib / 1e6}

@@ -116,7 +116,7 @@ class TenantDatabase:
     async def create_default(self, record: Any, state: str) -> None:
         """Store the default tenant if it is not; `record`: of before there were tenants."""
         if self.load(DEFAULT_TENANT, 0.0).record is None:
-            encoded = to_json({"recorder": record})
+            encoded = to_json({} if record is None else {"recorder": record})
             await self.write(TenantRows([(DEFAULT_TENANT, time.time(), state, encoded)]))
 
     def close(self) -> None:

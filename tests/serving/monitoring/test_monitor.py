@@ -286,8 +286,8 @@ def test_record_and_history_of_an_hour_take_little_time() -> None:
     monitor, noise = Monitor(), random.Random(0)
     for number in range(20_000):
         decide(monitor, NOW + number / 5, latency_ms=noise.lognormvariate(1.0, 1.0))
-    assert took_s(monitor.record) < 0.005
-    assert took_s(lambda: monitor.history(NOW + 4000)) < 0.005
+    assert took_s(monitor.record) < 0.015
+    assert took_s(lambda: monitor.history(NOW + 4000)) < 0.015
 
 
 def test_record_is_not_changed_by_later_counts() -> None:

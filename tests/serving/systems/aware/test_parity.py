@@ -86,7 +86,7 @@ def compare(
     state, states, changes, killed, noted = runner.episode.state, 0, 0, False, 0
     for _, decision in policy.steps(runner, known):
         sent = AwareState.model_validate_json(state_of(runner).model_dump_json())
-        found = served.decide(sent, memory)
+        found = served.decide(sent, memory, None if new else known.embedding)
         memory = found.memory
         assert ENDPOINT.validate_decision(sent, found.decision) is None
         assert found.decision == to_decision(sent, decision.plan)
