@@ -43,7 +43,9 @@ COMMANDS = {
     "retrain": Command(
         "retrain", "retrain", "Train a bundle further on a changed workload, and compare."
     ),
-    "adapt": Command("adapt", "adapt", "Adapt a policy to one application, and compare it with rules."),
+    "adapt": Command(
+        "adapt", "adapt", "Adapt a policy to one application, and compare it with rules."
+    ),
     "submit": Command("jobs", "submit", "Run a command as a job on a Ray cluster."),
     "jobs": Command("jobs", "jobs", "List the jobs of a cluster, show their logs, stop them."),
     "bench": Command("bench", "bench", "Measure speed against published figures."),
