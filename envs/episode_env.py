@@ -66,7 +66,7 @@ class EpisodeEnv(gymnasium.Env[ObservationDict, NDArray[Any]], Generic[RunnerTyp
         return {name: table.copy() for name, table in self.runner.view._asdict().items()}
 
     def _first_info(self) -> dict[str, Any]:
-        """What a reset tells beside `_info`."""
+        """Entries of the `info` of a reset, beside those of `_info`."""
         return {}
 
     @abstractmethod

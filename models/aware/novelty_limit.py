@@ -22,7 +22,7 @@ FIRST_LIMIT_SEED = FIRST_SEED + 1_000
 
 
 def calibrate_limit(policy: AwarePolicy, applications: int = APPLICATIONS) -> float:
-    """QUANTILE of the distances of applications that are met in one episode each."""
+    """QUANTILE of the distances of applications that are adapted to in one episode each."""
     conditions = [PodScalingSettings(workload=load) for load in LOADS]
     setups = [build_setup(settings) for settings in conditions]
     known, app, distances = trained_applications(), blank_application(), []
@@ -30,9 +30,9 @@ def calibrate_limit(policy: AwarePolicy, applications: int = APPLICATIONS) -> fl
         application, place = compose(segments), number % len(LOADS)
         alone = setups[place]._replace(applications=(application,))
         seeds = [FIRST_LIMIT_SEED + number]
-        met, _ = adapt_to(policy, conditions[place], alone, seeds)
-        write_application(met.known.estimates, application.slo_s, app)
-        row = estimated_coordinates(app, met.known.estimates)
+        adapted, _ = adapt_to(policy, conditions[place], alone, seeds)
+        write_application(adapted.known.estimates, application.slo_s, app)
+        row = estimated_coordinates(app, adapted.known.estimates)
         distances.append(known.distance(row, without=number))
     return float(np.quantile(distances, QUANTILE))
 

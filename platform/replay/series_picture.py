@@ -78,7 +78,7 @@ def use_log_scale(axes: Axes, subs: Sequence[float] = (1.0,)) -> None:
 
 
 def time_axis(axes: Axes, used: Unit, end_s: float, labelled: bool) -> None:
-    """Time from 0 to the end in a unit, with grid lines; labels only where asked for."""
+    """Time from 0 to the end in a unit, with grid lines; labels are optional."""
     end = end_s / used.seconds
     axes.set_xlim(0, end)
     step = next((each for each in used.steps if end / each <= LABELS), None)

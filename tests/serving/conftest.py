@@ -1,6 +1,7 @@
 """Services for tests: in this process, of the toy system or of all systems; or on Ray Serve."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from loadmaster.serving.http.app_factory import Service, assemble
 from loadmaster.serving.policies.store import resolve_bundle
 from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
-from loadmaster.serving.worker.worker import SystemWorker
+from loadmaster.serving.worker.worker import SystemWorker, freeze_gc
 from tests.bundles import make_bundle
 from tests.serving import toy
 from tests.serving.asgi import Answer, send_request
@@ -133,7 +134,9 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServic
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("LOADMASTER_TOKENS", raising=False)
         here = open_service(chosen, folder)
+    freeze_gc()  # as gateways and workers do
     yield here
+    gc.unfreeze()
     here.close()
 
 

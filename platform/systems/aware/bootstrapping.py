@@ -267,7 +267,7 @@ class Bootstrapper:
 
     def change_state(self) -> str | None:
         """Change the state if the lifecycle does; returns why."""
-        # The bar of a noisy window alone would be passed by luck.
+        # The bar of a noisy window alone would be passed by chance.
         required = float(np.mean(self.rules)) if self.rules else None
         found = next_state(
             self.state,

@@ -1,4 +1,4 @@
-"""Measurements of AWARE's embedding and novelty: unseen applications, met in a few episodes.
+"""Measurements of AWARE's embedding and novelty: unseen applications, after a few episodes.
 
 Embeddings of one application under two loads should be near each other, and those of applications
 with common segments nearer than others. Unknown applications have more segments than any of the
@@ -87,7 +87,7 @@ def embed_applications(
     settings: PodScalingSettings,
     on_application: Callable[[int], None] = lambda number: None,
 ) -> Embedded:
-    """Meet each application in some episodes under each load."""
+    """Adapt to each application in some episodes under each load."""
     found = np.zeros((len(LOADS), len(segments), policy.settings.context))
     conditions = [settings.model_copy(update={"workload": load}) for load in LOADS]
     setups = [build_setup(condition) for condition in conditions]
@@ -96,8 +96,8 @@ def embed_applications(
         for place, (condition, setup) in enumerate(zip(conditions, setups, strict=True)):
             first = FIRST_SEED + SEEDS_BETWEEN * place
             alone = setup._replace(applications=(compose(each),))
-            met, _ = adapt_to(policy, condition, alone, range(first, first + episodes))
-            found[place, number] = met.known.embedding
+            adapted, _ = adapt_to(policy, condition, alone, range(first, first + episodes))
+            found[place, number] = adapted.known.embedding
     return Embedded(tuple(segments), found - found.mean((0, 1)))
 
 

@@ -128,7 +128,7 @@ class Monitored:
         return Monitored(found, deepcopy(self.detector), list(self.rewards), self.alarms)
 
     def run_episode(self, condition: Condition, seed: int) -> bool:
-        """Run an episode and tell the detector; whether it reports a fall."""
+        """Run an episode, and pass its reward to the detector; whether that reports a fall."""
         reward, time = condition.run(self.found, seed)
         self.rewards.append(reward)
         drift = self.detector.add(time, reward, 1, FallSettings())

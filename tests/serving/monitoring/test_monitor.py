@@ -277,8 +277,8 @@ def test_record_size_is_bounded(busy: dict[str, Any]) -> None:
 
 
 def took_s(work: Callable[[], object]) -> float:
-    """The least CPU time of five runs."""
-    return min(repeat(work, time.process_time, repeat=5, number=1))
+    """The least CPU time of forty runs: other processes on the cores lengthen some of them."""
+    return min(repeat(work, time.process_time, repeat=40, number=1))
 
 
 def test_record_and_history_of_an_hour_take_little_time() -> None:
@@ -286,8 +286,8 @@ def test_record_and_history_of_an_hour_take_little_time() -> None:
     monitor, noise = Monitor(), random.Random(0)
     for number in range(20_000):
         decide(monitor, NOW + number / 5, latency_ms=noise.lognormvariate(1.0, 1.0))
-    assert took_s(monitor.record) < 0.015
-    assert took_s(lambda: monitor.history(NOW + 4000)) < 0.015
+    assert took_s(monitor.record) < 0.005
+    assert took_s(lambda: monitor.history(NOW + 4000)) < 0.005
 
 
 def test_record_is_not_changed_by_later_counts() -> None:
