@@ -16,9 +16,23 @@ from loadmaster.envs.pod_scaling.episode import (
     episode_result,
 )
 from loadmaster.envs.pod_scaling.episode_runner import warm_up
-from loadmaster.envs.pod_scaling.settings import PodScalingSettings
+from loadmaster.envs.pod_scaling.settings import STEP_INTERVALS, PodScalingSettings
 from loadmaster.envs.pod_scaling.simulator import step_interval
 from loadmaster.envs.pod_scaling.state import HORIZON, NOW, SimConstants, SimState
+
+
+@compiled
+def run_control_step(
+    rule: int,
+    parameters: Parameters,
+    constants: SimConstants,
+    state: SimState,
+    memory: RuleState,
+) -> None:
+    """Run a rule for the intervals of one control step."""
+    for _ in range(STEP_INTERVALS):
+        recommend(rule, parameters, constants, state, memory)
+        step_interval(constants, state)
 
 
 @compiled

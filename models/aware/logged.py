@@ -14,12 +14,12 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.pod_scaling.baselines import Baseline
 from loadmaster.envs.pod_scaling.baselines.horizontal import Parameters
 from loadmaster.envs.pod_scaling.baselines.memory import RuleState, new_rule_state
-from loadmaster.envs.pod_scaling.baselines.rules import recommend
 from loadmaster.envs.pod_scaling.episode import Setup
 from loadmaster.envs.pod_scaling.episode_runner import EpisodeRunner
 from loadmaster.envs.pod_scaling.observation import LOAD_UNIT
+from loadmaster.envs.pod_scaling.rollout import run_control_step
 from loadmaster.envs.pod_scaling.settings import INTERVAL_S, STEP_INTERVALS, PodScalingSettings
-from loadmaster.envs.pod_scaling.simulator import requests_at_cpu, step_interval
+from loadmaster.envs.pod_scaling.simulator import requests_at_cpu
 from loadmaster.envs.pod_scaling.state import (
     CPU,
     HORIZON,
@@ -104,9 +104,7 @@ def _run(
     observe_step(constants, state, gain, estimates, app, tables)
     write_features(constants, state, estimates, app, features[place])
     while state.clock[NOW] < state.clock[HORIZON]:
-        for _ in range(STEP_INTERVALS):
-            recommend(rule, parameters, constants, state, memory)
-            step_interval(constants, state)
+        run_control_step(rule, parameters, constants, state, memory)
         place += 1
         observe_step(constants, state, gain, estimates, app, tables)
         write_features(constants, state, estimates, app, features[place])

@@ -19,12 +19,11 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.pod_scaling.baselines import Baseline
 from loadmaster.envs.pod_scaling.baselines.horizontal import Parameters
 from loadmaster.envs.pod_scaling.baselines.memory import RuleState, new_rule_state
-from loadmaster.envs.pod_scaling.baselines.rules import recommend
 from loadmaster.envs.pod_scaling.episode import EpisodeResult, Setup
 from loadmaster.envs.pod_scaling.episode_runner import EpisodeRunner
 from loadmaster.envs.pod_scaling.observation import STATE_COLUMNS, Observation, observe
-from loadmaster.envs.pod_scaling.settings import STEP_INTERVALS, PodScalingSettings
-from loadmaster.envs.pod_scaling.simulator import step_interval
+from loadmaster.envs.pod_scaling.rollout import run_control_step
+from loadmaster.envs.pod_scaling.settings import PodScalingSettings
 from loadmaster.envs.pod_scaling.state import (
     HORIZON,
     NOW,
@@ -147,9 +146,7 @@ def _run(
     place, low, high = 0, constants.low, constants.high
     observe(constants, state, Observation(observations[0]))
     while state.clock[NOW] < state.clock[HORIZON]:
-        for _ in range(STEP_INTERVALS):
-            recommend(rule, parameters, constants, state, memory)
-            step_interval(constants, state)
+        run_control_step(rule, parameters, constants, state, memory)
         for column in range(PLAN_COLUMNS):
             span = np.log(high[column] / low[column])
             share = np.log(state.plan[column] / low[column]) / span if span > 0 else 0.0

@@ -177,10 +177,13 @@ class ShiftResult:
         for name, rows in table.groupby("shift", sort=False):
             yield Figure(f"{prefix}/{name}/fall", rows.fall.mean(), "% of reward")
             yield from _noticed(f"{prefix}/{name}", rows)
-            for who in (AWARE, TL):
-                episodes, deficit = rows[f"{who}_episodes"].mean(), rows[f"{who}_deficit"].mean()
-                yield _less(f"{prefix}/{name}/{who}/episodes", episodes, "episodes")
-                yield _less(f"{prefix}/{name}/{who}/first_deficit", deficit, "% of converged")
+            for policy in (AWARE, TL):
+                episodes, deficit = (
+                    rows[f"{policy}_episodes"].mean(),
+                    rows[f"{policy}_deficit"].mean(),
+                )
+                yield _less(f"{prefix}/{name}/{policy}/episodes", episodes, "episodes")
+                yield _less(f"{prefix}/{name}/{policy}/first_deficit", deficit, "% of converged")
         yield from _noticed(prefix, table)
         ratio = table.tl_episodes.mean() / table.aware_episodes.mean()
         yield Figure(f"{prefix}/episodes_tl_over_aware", ratio, "times", 2.0, "the goal")
@@ -282,8 +285,8 @@ def measure_shift(
     }
     last = max(1, (effort.recovery + 1) // 3)
     best = max(float(curve[-last:].mean()) for curve in curves.values())
-    counts = {who: first_reaching(c, (1 - TOLERANCE) * best) for who, c in curves.items()}
-    deficits = {who: 100 * (1 - float(c[0]) / best) for who, c in curves.items()}
+    counts = {policy: first_reaching(c, (1 - TOLERANCE) * best) for policy, c in curves.items()}
+    deficits = {policy: 100 * (1 - float(c[0]) / best) for policy, c in curves.items()}
     return ShiftRow(
         *(number, kind.name, steady, after, 100 * (1 - after / steady), noticed, best),
         *(counts[AWARE], counts[TL], deficits[AWARE], deficits[TL]),

@@ -92,8 +92,8 @@ def test_all_of_it_is_measured(tmp_path: Path) -> None:
     found = {figure.name: figure for figure in measure(steps.append, "aware", TINY, tmp_path)}
     for kind in KINDS:
         assert found[f"aware/shifts/{kind}/fall"].unit == "% of reward"
-        for who in ("aware", "tl"):
-            assert 1 <= found[f"aware/shifts/{kind}/{who}/episodes"].value <= 3
+        for policy in ("aware", "tl"):
+            assert 1 <= found[f"aware/shifts/{kind}/{policy}/episodes"].value <= 3
     assert found["aware/shifts/steady_episodes"].value == 10
     assert found["aware/shifts/load-low/fall"].value > found["aware/shifts/load-high/fall"].value
     table = pd.read_csv(tmp_path / TABLE)
