@@ -108,22 +108,35 @@ class Location:
         """The content of this file, at most `most` bytes; None if there is no such file.
 
         pyarrow fetches the size first and then as many bytes: of a longer file written meanwhile it
-        would return the beginning. So a file whose size or tag has changed is read again.
+        would return the beginning, and an error longer than those bytes fails as if the file were
+        faulty. So a file whose size or tag has changed is read again.
         """
         with _explained("read", self.url):
             while True:
                 try:
                     with self.filesystem.open_input_file(self.path) as file:
-                        size, tag = file.size(), file.metadata()
-                        if size > most:
-                            what = f"{self} has {size:,} bytes"
-                            raise InputError(f"{what}; expected at most {most:,}")
-                        data: bytes = file.read_at(size, 0)  # one request
+                        version = file.size(), file.metadata()
+                        data = self._read(file, version[0], most)
                     with self.filesystem.open_input_file(self.path) as again:
-                        if (again.size(), again.metadata()) == (size, tag):
-                            return data
+                        if (again.size(), again.metadata()) != version:
+                            continue
                 except FileNotFoundError:
                     return None
+                if isinstance(data, OSError):
+                    raise data
+                return data
+
+    def _read(self, file: Any, size: int, most: int) -> bytes | OSError:
+        """The first `size` bytes in one request, or its fault."""
+        if size > most:
+            raise InputError(f"{self} has {size:,} bytes; expected at most {most:,}")
+        try:
+            data: bytes = file.read_at(size, 0)
+        except FileNotFoundError:
+            raise
+        except OSError as fault:
+            return fault
+        return data
 
     def files(self) -> dict[str, int]:
         """Sizes of all files in this folder, by their names relative to it; {} if there is none."""

@@ -1,5 +1,6 @@
 """Files at URLs, and bundles there: on S3 and on a filesystem of fsspec."""
 
+import io
 import itertools
 import threading
 import uuid
@@ -7,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
+import pyarrow as pa
+import pyarrow.fs
 import pytest
 
 from loadmaster.envs.errors import InputError
@@ -98,6 +102,39 @@ def test_file_that_is_being_replaced_is_read_whole(location: Location) -> None:
     finally:
         over.set()
         writer.join()
+
+
+class FaultyReads(pyarrow.fs.FSSpecHandler):  # type: ignore[misc]
+    """A filesystem whose reads of a content of five bytes fail, after `replace` was called."""
+
+    def __init__(self, replace: Callable[[], None]) -> None:
+        super().__init__(fsspec.filesystem("memory"))
+        self._replace = replace
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        content = self.fs.cat_file(path)
+        replace = self._replace
+
+        class Faulty(io.BytesIO):
+            def read(self, size: int | None = -1) -> bytes:
+                replace()
+                raise OSError("the buffer is too short")
+
+        kind = Faulty if len(content) == 5 else io.BytesIO
+        return pa.PythonFile(kind(content), mode="r")
+
+
+@pytest.mark.parametrize("replaced", [True, False])
+def test_fault_counts_only_if_the_file_has_not_been_replaced(replaced: bool) -> None:
+    path = f"/{uuid.uuid4()}/file"
+    handler = FaultyReads(lambda: file.write(b"longer") if replaced else None)
+    file = Location(f"memory:/{path}", pyarrow.fs.PyFileSystem(handler), path)
+    file.write(b"short")
+    if replaced:
+        assert file.read(10) == b"longer"
+    else:
+        with pytest.raises(StorageError, match="the buffer is too short"):
+            file.read(10)
 
 
 def test_location_has_parents_children_and_a_name(location: Location) -> None:
