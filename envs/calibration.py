@@ -9,15 +9,17 @@ import json
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from loadmaster.envs.errors import InputError
 
 BaselineType = TypeVar("BaselineType")
+Move = Callable[[BaselineType], BaselineType | None]  # None: not possible
+Change = Callable[[BaselineType, Mapping[str, float]], BaselineType | None]
 
 
 @dataclass(frozen=True)
@@ -53,10 +55,15 @@ class TuningProblem(Generic[BaselineType]):
     entry: Callable[[BaselineType, float, range], TunedEntry]  # with its mean score on the seeds
     describe: Callable[[BaselineType, float], str]  # parameters and mean score in words
     published: Callable[[str], BaselineType | None] = lambda name: None  # runs on all seeds
-    moves: Callable[[BaselineType], Sequence[Callable[[BaselineType], BaselineType | None]]] = (
-        lambda baseline: ()
-    )
+    moves: Callable[[BaselineType], Sequence[Move[BaselineType]]] = lambda baseline: ()
     episodes: str = "episodes"  # what a seed fixes, in the plural
+
+
+def with_parameters(baseline: BaselineType, change: Mapping[str, float]) -> BaselineType:
+    """The baseline, a dataclass with `parameters` by name, with some of them changed."""
+    given = cast(Any, baseline)
+    changed: BaselineType = replace(given, parameters={**given.parameters, **change})
+    return changed
 
 
 @dataclass(frozen=True)
@@ -70,6 +77,28 @@ class ParameterSpace:
         """All parametrisations of the grid."""
         for values in product(*self.grid.values()):
             yield dict(zip(self.grid, values, strict=True))
+
+    def candidates(
+        self, baseline: BaselineType, change: Change[BaselineType] = with_parameters
+    ) -> list[BaselineType]:
+        """The baseline in all parametrisations of the grid; others keep their values."""
+        made = (change(baseline, values) for values in self.combinations())
+        return [one for one in made if one is not None]
+
+    def steps(self, change: Change[BaselineType] = with_parameters) -> list[Move[BaselineType]]:
+        """All changes of one parameter by one value."""
+        return [
+            partial(self._step, parameter, up, change)
+            for parameter in self.moves
+            for up in (True, False)
+        ]
+
+    def _step(
+        self, parameter: str, up: bool, change: Change[BaselineType], baseline: BaselineType
+    ) -> BaselineType | None:
+        now = cast(Any, baseline).parameters.get(parameter, 0.0)
+        value = self.next_value(parameter, now, up)
+        return None if value is None else change(baseline, {parameter: value})
 
     def next_value(self, parameter: str, now: float, up: bool) -> float | None:
         """The value of a parameter above or below the present one; None at the end."""

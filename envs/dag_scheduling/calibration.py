@@ -1,14 +1,17 @@
 """Tuned parameters of the heuristics, as found by `loadmaster calibrate`.
 
-A calibration file holds one entry per workload, kind of arrivals and load.
+A calibration file holds one entry per workload, kind of arrivals, load, size and kind of cluster.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadmaster.envs.calibration import TunedEntry, cached_entries, nearest_entry
-from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
+from loadmaster.envs.dag_scheduling.baselines import BASELINES, PARAMETERS, Baseline
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.rollout import mean_interarrival_s
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
@@ -18,24 +21,62 @@ STAND_IN = "tpch-like"  # its entries serve workloads without any
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What parameters are tuned for."""
+
+    workload: str = STAND_IN
+    arrivals: str = "batch"
+    objective: str = "jct"
+    estimates: str = "known"
+    load: float = 0.0  # work offered per executor; 0 for a batch
+    jobs: int = 20  # of a batch; 0 for a stream
+    executors: int = 50
+    classes: int = 1  # of executors
+    moving_delay_s: float = 2.0
+
+    def distance(self, other: Conditions) -> tuple[bool, bool, bool, bool, bool, bool, float]:
+        """Compare what must be equal first, then the sizes by their ratios."""
+        ratios = (
+            (self.load or 1e-3, other.load or 1e-3),
+            (self.jobs or 1, other.jobs or 1),
+            (self.executors, other.executors),
+            (1 + self.moving_delay_s, 1 + other.moving_delay_s),
+        )
+        return (
+            self.arrivals != other.arrivals,
+            self.workload != other.workload,
+            other.workload != STAND_IN,
+            self.objective != other.objective,
+            self.estimates != other.estimates,
+            self.classes != other.classes,
+            sum(abs(math.log(one / another)) for one, another in ratios),
+        )
+
+
+@dataclass(frozen=True)
 class Calibration(TunedEntry):
     """The best parameters of one baseline in one setting."""
 
-    workload: str
-    arrivals: str
-    objective: str
-    load: float  # work offered per executor; 0 for a batch
-    alpha: float
-    threshold: float
-    release: bool
+    conditions: Conditions
+    parameters: Mapping[str, float]
     cost: float  # the objective's mean (s) over the sequences it was tuned on
     first_seed: int
     seeds: int
 
+    def __post_init__(self) -> None:
+        """Read the conditions of a file; raise for what no rule can use."""
+        if isinstance(self.conditions, dict):
+            object.__setattr__(self, "conditions", Conditions(**self.conditions))
+        if self.baseline not in BASELINES or not {*self.parameters} <= {*PARAMETERS}:
+            raise ValueError("an unknown rule or parameter")
+        if not all(math.isfinite(number) for number in self.parameters.values()):
+            raise ValueError("a parameter that is no number")
+
     @property
-    def setting(self) -> tuple[str, str, str, str, float]:
-        key = (self.workload, self.arrivals, self.objective)
-        return (*key, self.baseline, round(self.load, 2))
+    def setting(self) -> tuple[str | float, ...]:
+        at = self.conditions
+        key = (at.workload, at.arrivals, at.objective, at.estimates, self.baseline)
+        return (*key, round(at.load, 2), at.jobs, at.executors, at.classes, at.moving_delay_s)
 
 
 def offered_load(settings: DagSchedulingSettings, workload: Workload) -> float:
@@ -46,41 +87,32 @@ def offered_load(settings: DagSchedulingSettings, workload: Workload) -> float:
     return work_s / (mean_interarrival_s(settings, workload) * settings.total_executors)
 
 
-def tuned_baseline(name: str, settings: DagSchedulingSettings, workload: Workload) -> Baseline:
-    """Return the named baseline with the parameters of the nearest calibration."""
-    return tuned_baseline_for(
-        name,
+def conditions_of(settings: DagSchedulingSettings, workload: Workload) -> Conditions:
+    """Return what a calibration in these settings is tuned for."""
+    return Conditions(
         workload=workload.name,
         arrivals=settings.arrivals,
         objective=settings.objective,
-        load=offered_load(settings, workload),
-        path=settings.calibration or SHIPPED_PATH,
+        estimates=settings.estimates,
+        load=round(offered_load(settings, workload), 4),
+        jobs=settings.jobs_at_start if settings.arrivals == "batch" else 0,
+        executors=settings.total_executors,
+        classes=len(settings.cluster),
+        moving_delay_s=settings.moving_delay_s,
     )
 
 
-def tuned_baseline_for(
-    name: str,
-    *,
-    arrivals: str,
-    load: float,
-    workload: str = STAND_IN,
-    objective: str = "jct",
-    path: Path = SHIPPED_PATH,
-) -> Baseline:
-    """Return the named baseline tuned for a setting given by its fields."""
+def tuned_baseline(name: str, settings: DagSchedulingSettings, workload: Workload) -> Baseline:
+    """Return the named baseline with the parameters of the nearest calibration."""
+    where = conditions_of(settings, workload)
+    return tuned_baseline_for(name, where, settings.calibration or SHIPPED_PATH)
 
-    def distance(entry: Calibration) -> tuple[bool, bool, bool, bool, float]:
-        return (
-            entry.arrivals != arrivals,
-            entry.workload != workload,
-            entry.workload != STAND_IN,
-            entry.objective != objective,
-            abs(math.log(max(entry.load, 1e-3) / max(load, 1e-3))),
-        )
 
+def tuned_baseline_for(name: str, where: Conditions, path: Path = SHIPPED_PATH) -> Baseline:
+    """Return the named baseline tuned for conditions."""
     baseline = BASELINES[name]
     entries = cached_entries(path, Calibration) if baseline.calibrated else ()
-    near = nearest_entry(entries, name, distance)
+    near = nearest_entry(entries, name, lambda entry: where.distance(entry.conditions))
     if near is None:
         return baseline
-    return replace(baseline, alpha=near.alpha, threshold=near.threshold, release=near.release)
+    return replace(baseline, parameters={**baseline.parameters, **near.parameters})

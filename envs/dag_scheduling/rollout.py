@@ -134,7 +134,7 @@ def run(state: SimState, bank: JobTemplates, view: Observation, rows: Ints, rule
 
 def run_baseline(state: SimState, bank: JobTemplates, baseline: Baseline) -> SimState:
     """Run to the end, enlarging full tables on the way; return the final state."""
-    while (status := run(state, bank, *buffers_for(state, bank), baseline.parameters)) in cols.FULL:
+    while (status := run(state, bank, *buffers_for(state, bank), baseline.encoded)) in cols.FULL:
         state = enlarge(state, status)
     return state
 

@@ -5,10 +5,6 @@ time. An application is tuned alone (`application=NAME`), a set of applications 
 parametrisation for all (`application=train`).
 """
 
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
-
 from loadmaster.envs.calibration import ParameterSpace, Tuning, TuningProblem
 from loadmaster.envs.pod_scaling.baselines import BASELINES, Baseline
 from loadmaster.envs.pod_scaling.calibration import SHIPPED_PATH, Calibration, tuned_for
@@ -69,30 +65,6 @@ SPACES = {
 }  # fmt: skip
 
 
-def candidates(name: str) -> list[Baseline]:
-    """Grid of a rule; parameters that it does not name are the published ones."""
-    baseline = BASELINES[name]
-    return [
-        replace(baseline, parameters={**baseline.parameters, **change})
-        for change in SPACES[name].combinations()
-    ]
-
-
-def _step(parameter: str, up: bool, baseline: Baseline) -> Baseline | None:
-    """The next value of one parameter."""
-    now = baseline.parameters.get(parameter, 0.0)
-    value = SPACES[baseline.name].next_value(parameter, now, up)
-    if value is None:
-        return None
-    return replace(baseline, parameters={**baseline.parameters, parameter: value})
-
-
-def moves(baseline: Baseline) -> list[Callable[[Baseline], Baseline | None]]:
-    """All changes of one parameter by one value."""
-    parameters = SPACES[baseline.name].moves
-    return [partial(_step, parameter, up) for parameter in parameters for up in (True, False)]
-
-
 def prepare(settings: PodScalingSettings) -> TuningProblem[Baseline]:
     """Tune for the mean reward."""
     setup = build_setup(settings)
@@ -114,13 +86,13 @@ def prepare(settings: PodScalingSettings) -> TuningProblem[Baseline]:
 
     return TuningProblem(
         conditions=f"{tuned_for(settings, setup)}, {settings.workload}",
-        candidates=candidates,
+        candidates=lambda name: SPACES[name].candidates(BASELINES[name]),
         score=lambda baseline, seed: run_baseline(baseline, settings, setup, seed).reward,
         better="higher",
         entry=entry,
         describe=_describe,
         published=lambda name: BASELINES[name],
-        moves=moves,
+        moves=lambda baseline: SPACES[baseline.name].steps(),
     )
 
 

@@ -5,21 +5,19 @@ time. The static plan starts from plans for several loads, and moves by one inst
 chain.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from loadmaster.envs.calibration import ParameterSpace, Tuning, TuningProblem
+from loadmaster.envs.calibration import Move, ParameterSpace, Tuning, TuningProblem
 from loadmaster.envs.stream_scaling.baselines import BASELINES, STATIC, Baseline
 from loadmaster.envs.stream_scaling.baselines.rules import REMEMBERED
 from loadmaster.envs.stream_scaling.calibration import SHIPPED_PATH, Calibration
 from loadmaster.envs.stream_scaling.episode import Setup, build_setup
 from loadmaster.envs.stream_scaling.rollout import run_baseline
 from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
-
-Move = Callable[[Baseline], Baseline | None]
 
 LEVELS = tuple(float(level) for level in np.geomspace(120, 600, 20).round())  # records a minute
 INTERVALS, WINDOWS = (1, 5, 10, 15, 30, 60, 120, 240), (1, 5, 10, 15, 30, 60)
@@ -72,12 +70,6 @@ SPACES = {
 }  # fmt: skip
 
 
-def candidates(name: str) -> list[Baseline]:
-    """Grid of a rule; parameters that it does not name are the published ones."""
-    made = (_changed(BASELINES[name], change) for change in SPACES[name].combinations())
-    return [baseline for baseline in made if baseline is not None]
-
-
 def _changed(baseline: Baseline, change: Mapping[str, float]) -> Baseline | None:
     """The rule with other parameters; None if they contradict each other.
 
@@ -89,13 +81,6 @@ def _changed(baseline: Baseline, change: Mapping[str, float]) -> Baseline | None
     if baseline.name == "threshold" and parameters["low"] >= parameters["target"]:
         return None
     return replace(baseline, parameters=parameters)
-
-
-def _step(parameter: str, up: bool, baseline: Baseline) -> Baseline | None:
-    """The next value of one parameter."""
-    now = baseline.parameters.get(parameter, 0.0)
-    value = SPACES[baseline.name].next_value(parameter, now, up)
-    return None if value is None else _changed(baseline, {parameter: value})
 
 
 def plan_of(baseline: Baseline, settings: StreamScalingSettings, setup: Setup) -> tuple[int, ...]:
@@ -136,14 +121,13 @@ def prepare(settings: StreamScalingSettings) -> TuningProblem[Baseline]:
     """Tune for the mean reward."""
     setup = build_setup(settings)
 
-    def moves(baseline: Baseline) -> list[Move]:
+    def moves(baseline: Baseline) -> list[Move[Baseline]]:
         if baseline.rule == STATIC:
             chains = np.unique(setup.tables.chain).tolist()
             return [
                 partial(_shift, settings, setup, one, step) for one in chains for step in (1, -1)
             ]
-        parameters = SPACES[baseline.name].moves
-        return [partial(_step, parameter, up) for parameter in parameters for up in (True, False)]
+        return SPACES[baseline.name].steps(_changed)
 
     def published(name: str) -> Baseline:
         baseline = BASELINES[name]
@@ -169,7 +153,9 @@ def prepare(settings: StreamScalingSettings) -> TuningProblem[Baseline]:
     return TuningProblem(
         conditions=f"{setup.job.name}, {settings.workload}",
         candidates=lambda name: (
-            candidates(name) if name in SPACES else static_plans(settings, setup)
+            SPACES[name].candidates(BASELINES[name], _changed)
+            if name in SPACES
+            else static_plans(settings, setup)
         ),
         score=lambda baseline, seed: run_baseline(baseline, settings, setup, seed).reward,
         better="higher",

@@ -5,6 +5,7 @@ import numpy as np
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal, splitmix64
 from loadmaster.envs.dag_scheduling import baselines as rules
 from loadmaster.envs.dag_scheduling import observation as obs
+from loadmaster.envs.dag_scheduling.baselines.remaining_work import least_work_left
 from loadmaster.envs.dag_scheduling.observation import Observation
 
 UNCAPPED = 1e9  # as exponent of the work: every job may have the whole cluster (FIFO)
@@ -201,13 +202,16 @@ def any_legal(view: Observation, seed: int, count: int) -> tuple[int, int]:
 @compiled
 def decide(parameters: rules.Rule, view: Observation, seed: int, count: int) -> tuple[int, int]:
     """Return (stage row, parallelism limit); `seed` and `count` key the draws of RANDOM."""
-    rule, alpha, threshold, release = parameters
+    rule, values = parameters
+    release = values[rules.RELEASE] > 0
     if rule in (rules.FIFO, rules.FAIR, rules.WEIGHTED):
-        return share(view, UNCAPPED if rule == rules.FIFO else alpha, release)
+        return share(view, UNCAPPED if rule == rules.FIFO else values[rules.ALPHA], release)
     if rule == rules.SHORTEST:
         return shortest_job_critical_path(view)
     if rule == rules.PACK:
         return pack(view)
     if rule == rules.TROUBLESOME:
-        return troublesome_first(view, alpha, threshold, release)
-    return any_legal(view, seed, count)
+        return troublesome_first(view, values[rules.ALPHA], values[rules.THRESHOLD], release)
+    if rule == rules.RANDOM:
+        return any_legal(view, seed, count)
+    return least_work_left(view, rule, values)

@@ -11,7 +11,7 @@ from loadmaster.envs.compiled import cache_folder
 from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
-from loadmaster.envs.dag_scheduling.baselines import BASELINES, TROUBLESOME
+from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.calibration import tuned_baseline
 from loadmaster.envs.dag_scheduling.describe import changed_settings, describe_episode
 from loadmaster.envs.dag_scheduling.episode import OPTIMAL, run_episode
@@ -49,16 +49,11 @@ def prepare(settings: DagSchedulingSettings) -> adapters.EvaluationSetup:
 
 def tuned_parameters(settings: DagSchedulingSettings, workload: Workload) -> dict[str, str]:
     """Describe the parameters of the baselines that `loadmaster calibrate` tuned."""
-    words = {}
-    for name, baseline in BASELINES.items():
-        if baseline.calibrated:
-            rule = tuned_baseline(name, settings, workload)
-            words[name] = f"alpha {rule.alpha:g}"
-            if rule.rule == TROUBLESOME:
-                words[name] += f", threshold {rule.threshold:g}"
-            if rule.release:
-                words[name] += ", executors beyond a share released"
-    return words
+    tuned = {
+        name: adapters.parameters_in_words(tuned_baseline(name, settings, workload), baseline)
+        for name, baseline in BASELINES.items()
+    }
+    return {name: words for name, words in tuned.items() if words}
 
 
 def folder_name(settings: DagSchedulingSettings) -> str:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled
 from loadmaster.envs.dag_scheduling.baselines import Baseline, Rule
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
-from loadmaster.envs.dag_scheduling.calibration import tuned_baseline_for
+from loadmaster.envs.dag_scheduling.calibration import Conditions, tuned_baseline_for
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.state import SimState
@@ -58,9 +58,7 @@ class DecimaRule:
 
     def decide(self, state: DecimaState) -> Proposal:
         decided, (view, rows), rule = Round(state), self._buffers.fit(state), self._baseline
-        count = rule_round(
-            decided.state, decided.bank, view, rows, rule.parameters, decided.granted
-        )
+        count = rule_round(decided.state, decided.bank, view, rows, rule.encoded, decided.granted)
         decision = decided.decision(count)
         summary = (
             f"{state_summary(state)}; by {rule.name} ({rule.summary}): {decision_summary(decision)}"
@@ -70,4 +68,4 @@ class DecimaRule:
 
 def tuned_rule(name: str) -> Baseline:
     """The heuristic with parameters tuned for a stream of jobs."""
-    return tuned_baseline_for(name, arrivals="poisson", load=LOAD)
+    return tuned_baseline_for(name, Conditions(arrivals="poisson", load=LOAD, jobs=0))

@@ -1,13 +1,14 @@
 """Rules on hand-made observations; the exact optimum, by hand and by enumeration."""
 
 import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from loadmaster.envs.dag_scheduling import observation as obs
-from loadmaster.envs.dag_scheduling.baselines import BASELINES, RANDOM
+from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.jobs import equal_tasks
@@ -43,12 +44,10 @@ def hold(view: obs.Observation, job: int, executors: int, source: bool = False) 
     view.jobs[job, obs.MIN_LIMIT] = executors + 1 - (free if source else 0)
 
 
-def choose(
-    name: str, view: obs.Observation, alpha: float | None = None, release: bool = False
-) -> tuple[int, int]:
+def choose(name: str, view: obs.Observation, **parameters: float) -> tuple[int, int]:
     rule = BASELINES[name]
-    chosen = rule.alpha if alpha is None else alpha
-    return decide((rule.rule, chosen, rule.threshold, release), view, 7, 0)
+    changed = replace(rule, parameters={**rule.parameters, **parameters})
+    return decide(changed.encoded, view, 7, 0)
 
 
 @pytest.mark.parametrize(("name", "share"), [("fifo", 10), ("fair", 4), ("weighted-fair", 4)])
@@ -74,11 +73,11 @@ def test_fair_serves_jobs_below_their_share() -> None:
 def test_release_moves_executors_beyond_the_share(name: str) -> None:
     view = cluster(free=3, jobs=2)
     hold(view, 1, 6, source=True)  # share 5: 3 are elsewhere, so 2 of the free ones stay
-    assert choose(name, view, 0.0, release=True) == (2, 5)
+    assert choose(name, view, release=1.0) == (2, 5)
     hold(view, 1, 9, source=True)  # 6 elsewhere: none stays, the other job takes all
-    assert choose(name, view, 0.0, release=True) == (0, 3)
+    assert choose(name, view, release=1.0) == (0, 3)
     hold(view, 0, 5)  # no job is below its share: they stay
-    assert choose(name, view, 0.0, release=True) == (2, 9)
+    assert choose(name, view, release=1.0) == (2, 9)
 
 
 def test_fair_prefers_runnable_stages() -> None:
@@ -93,7 +92,7 @@ def test_fair_prefers_runnable_stages() -> None:
 def test_weighted_shares_follow_work_to_the_alpha(alpha: float, expected: int) -> None:
     view = cluster(free=10, jobs=2)
     view.jobs[:2, obs.WORK_S] = 20, 100  # alpha 1: 10 * 20 / 120 -> 2; alpha -1: 10 * 5 / 6 -> 9
-    assert choose("weighted-fair", view, alpha) == (0, expected)
+    assert choose("weighted-fair", view, alpha=alpha) == (0, expected)
 
 
 def test_sjf_takes_the_critical_path_of_the_shortest_job() -> None:
@@ -120,11 +119,70 @@ def test_graphene_takes_troublesome_stages_first() -> None:
     assert choose("graphene", view)[0] == 0
 
 
+def test_least_work_left_is_served_up_to_its_cap() -> None:
+    view = cluster(free=10, jobs=2)
+    view.jobs[:2, obs.WORK_LEFT_S] = 100, 64
+    view.stages[3, obs.CRITICAL_S] = 9
+    caps = {"scale": 0.1, "alpha": 0.5, "share": 1.0, "stay": 0.0, "path": 0.0, "spill": 0.0}
+    # 0.1 * 64^0.5 * (10 / 2) = 4, at the stage with the longer path; the other job has 5.
+    assert choose("srpt-caps", view, **caps) == (3, 4)
+    hold(view, 1, 4)
+    assert choose("srpt-caps", view, **caps) == (0, 5)
+    hold(view, 0, 5)
+    assert choose("srpt-caps", view, **caps)[0] == IDLE
+    assert choose("srpt-caps", view, **{**caps, "spill": 1.0}) == (3, 14)
+    view.schedulable[IDLE] = 0  # idling is not allowed: beyond the cap, as with spill
+    assert choose("srpt-caps", view, **caps) == (3, 14)
+
+
+def test_free_executors_stay_with_their_job_unless_another_has_much_less_work() -> None:
+    view = cluster(free=4, jobs=2)
+    hold(view, 0, 4, source=True)
+    caps = {"scale": 10.0, "alpha": 0.0, "share": 0.0, "stay": 1.0, "path": 0.0}
+    view.jobs[:2, obs.WORK_LEFT_S] = 100, 50  # log 2 is less than 1
+    assert choose("srpt-caps", view, **caps) == (0, 4)
+    view.jobs[:2, obs.WORK_LEFT_S] = 100, 20  # log 5 is more
+    assert choose("srpt-caps", view, **caps) == (2, 4)
+    hold(view, 0, 6, source=True)  # two of them are elsewhere: a cap of 3 keeps one
+    assert choose("srpt-caps", view, **{**caps, "stay": 8.0, "scale": 3.0}) == (0, 3)
+
+
+def test_long_paths_count_between_jobs() -> None:
+    view = cluster(free=4, jobs=2)
+    view.jobs[:2, obs.WORK_LEFT_S] = 100, 50
+    view.stages[1, obs.CRITICAL_S] = 20.0
+    assert choose("srpt-caps", view, stay=0.0, path=0.0)[0] == 2
+    assert choose("srpt-caps", view, stay=0.0, path=0.5)[0] == 1
+
+
+def test_hesrpt_shares_are_those_of_the_paper() -> None:
+    view = cluster(free=10, jobs=3)
+    view.jobs[:3, obs.WORK_LEFT_S] = 300, 100, 200
+    # p = 0.5: the i-th of three has (i/3)^2 - ((i-1)/3)^2 = 1/9, 3/9, 5/9 of 10 executors.
+    assert choose("hesrpt", view, speedup=0.5) == (2, 6)
+    view.jobs[:3, obs.WORK_LEFT_S] = 100, 100, 100  # of equals, the first has the largest share
+    assert choose("hesrpt", view, speedup=0.5) == (0, 6)
+    hold(view, 0, 6)
+    assert choose("hesrpt", view, speedup=0.5) == (2, 4)
+
+
+def test_carbyne_yields_what_a_job_does_not_need() -> None:
+    view = cluster(free=10, jobs=2)
+    view.jobs[:2, obs.WORK_LEFT_S] = 100, 12
+    view.stages[2, obs.CRITICAL_S] = 4.0  # 3 executors end its work with its path
+    assert choose("carbyne", view, altruism=1.0) == (2, 3)
+    assert choose("carbyne", view, altruism=2.0) == (2, 5)  # no more than the fair share
+    hold(view, 1, 3)
+    assert choose("carbyne", view, altruism=1.0) == (0, 5)
+    hold(view, 0, 5)
+    assert choose("carbyne", view, altruism=1.0) == (2, 13)  # the rest to the least work left
+
+
 def test_random_is_uniform_over_legal_stages_and_limits() -> None:
     view = cluster(free=4, jobs=2)
     view.schedulable[1] = 0
     hold(view, 1, 3)
-    draws = [decide((RANDOM, 0.0, 1.0, False), view, 5, count) for count in range(6000)]
+    draws = [decide(BASELINES["random"].encoded, view, 5, count) for count in range(6000)]
     rows = np.bincount([row for row, _ in draws], minlength=IDLE + 1)
     assert rows[1] == rows[4] == rows[IDLE] == 0
     assert np.abs(rows[[0, 2, 3]] / 6000 - 1 / 3).max() < 0.03
@@ -133,8 +191,9 @@ def test_random_is_uniform_over_legal_stages_and_limits() -> None:
     assert limits[4:].min() > 0.7 * limits[4:].mean()
 
 
-def test_fair_beats_fifo_on_mean_jct() -> None:
-    assert simulate("fair", 3, jobs=8).mean_jct_s < simulate("fifo", 3, jobs=8).mean_jct_s
+@pytest.mark.parametrize(("better", "worse"), [("fair", "fifo"), ("srpt-caps", "fair")])
+def test_better_rules_have_a_lower_mean_jct(better: str, worse: str) -> None:
+    assert simulate(better, 3, jobs=8).mean_jct_s < simulate(worse, 3, jobs=8).mean_jct_s
 
 
 # The exact optimum.

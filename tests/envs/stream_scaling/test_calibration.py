@@ -23,7 +23,6 @@ from loadmaster.envs.stream_scaling.settings import StreamScalingSettings
 from loadmaster.envs.stream_scaling.tuning import (
     SPACES,
     TUNING,
-    candidates,
     prepare,
     static_plans,
 )
@@ -65,7 +64,7 @@ def test_tuned_rule_is_no_worse_on_the_seeds_it_was_tuned_on(name: str, tmp_path
 
 @pytest.mark.parametrize("name", SPACES)
 def test_candidates_are_different_and_possible(name: str) -> None:
-    found = candidates(name)
+    found = prepare(SHORT).candidates(name)
     assert 30 <= len(found) <= 120
     assert len({baseline.values for baseline in found}) == len(found)
     for baseline in found:
@@ -79,7 +78,7 @@ def test_candidates_are_different_and_possible(name: str) -> None:
 
 @pytest.mark.parametrize("name", SPACES)
 def test_moves_change_one_parameter(name: str) -> None:
-    begin = candidates(name)[0]
+    begin = prepare(SHORT).candidates(name)[0]
     moved = [found for move in prepare(SHORT).moves(begin) if (found := move(begin)) is not None]
     assert len(moved) > len(SPACES[name].moves)
     for baseline in moved:

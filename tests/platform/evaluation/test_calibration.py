@@ -1,7 +1,7 @@
 """`loadmaster calibrate`: the search on a small problem, and the command."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from loadmaster.envs.calibration import TunedEntry, TuningProblem, read_entries
 from loadmaster.envs.dag_scheduling import calibration as dag_calibration
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.tuning import candidates, prepare
+from loadmaster.envs.dag_scheduling.tuning import SPACES, prepare
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.evaluation.calibration import FIRST_SEED, calibrate
@@ -116,11 +116,11 @@ def test_best_is_the_cheapest_of_the_finalists() -> None:
     ran: list[Any] = []
     problem = prepare(DagSchedulingSettings(jobs=4, executors=10))
     best, scored = calibrate("weighted-fair", problem, 4, 2, lambda *counts: ran.append(counts))
-    tried = len(candidates("weighted-fair"))
+    tried = len(SPACES["weighted-fair"].candidates(BASELINES["weighted-fair"]))
     assert ran[-1] == (tried + 21 * 3, tried + 21 * 3)
     assert isinstance(best, dag_calibration.Calibration)
     assert best.cost == pytest.approx(min(cost for cost, _ in scored), abs=1e-3)
-    assert best.alpha == scored[0][1].alpha
+    assert best.parameters == scored[0][1].parameters
     assert len(scored) == 21  # a quarter of alpha = -2, -1.9 .. 2, executors kept or released
     assert best.first_seed >= 1_000_000  # no evaluation counts that far
 
@@ -130,14 +130,13 @@ def test_evaluate_uses_the_result_of_calibrate(tmp_path: Path, cli: Cli) -> None
     kept = tmp_path / "kept.json"
     (found,) = cli.json(f"{TUNED} --output {kept}")["calibrations"]
     assert json.loads(kept.read_text()) == [found]
-    assert tuned_baseline(jobs=4, executors=10, calibration=kept).alpha == found["alpha"]
+    assert tuned_baseline(jobs=4, executors=10, calibration=kept).parameters == found["parameters"]
     record = cli.json(
         f"evaluate {SMALL} --against weighted-fair --seeds 2 --set calibration={kept} "
         f"--output {tmp_path / 'results'}"
     )
     words = record["parameters"]["weighted-fair"]
-    assert words.startswith(f"alpha {found['alpha']:g}")
-    assert words.endswith("released") == found["release"]
+    assert words == ", ".join(f"{name} {value:g}" for name, value in found["parameters"].items())
 
 
 @pytest.mark.slow
@@ -150,17 +149,35 @@ def test_second_run_replaces_the_entry_of_the_same_setting(tmp_path: Path, cli: 
     assert shown[1].startswith("  alpha ")
     assert shown[-1] == f"Kept in {kept}"
     entries = json.loads(kept.read_text())
-    assert [entry["arrivals"] for entry in entries] == ["batch", "poisson"]
+    assert [entry["conditions"]["arrivals"] for entry in entries] == ["batch", "poisson"]
 
 
 @pytest.mark.slow
 def test_nearest_load_is_used() -> None:
-    wanted = ("weighted-fair", "poisson", "tpch-like")
+    wanted = dag_calibration.Conditions(arrivals="poisson", jobs=0)
     entries = read_entries(dag_calibration.SHIPPED_PATH, dag_calibration.Calibration)
-    streams = [e for e in entries if (e.baseline, e.arrivals, e.workload) == wanted]
-    assert len({e.load for e in streams}) >= 3  # shipped for three loads
+    own = [entry for entry in entries if entry.baseline == "weighted-fair"]
+    streams = [e for e in own if replace(e.conditions, load=0.0) == wanted]
+    assert len({e.conditions.load for e in streams}) >= 3  # shipped for three loads
     for entry in streams:
-        assert tuned_baseline(arrivals="poisson", load=entry.load * 1.02).alpha == entry.alpha
+        near = tuned_baseline(arrivals="poisson", load=entry.conditions.load * 1.02)
+        assert near.parameters == entry.parameters
+
+
+def test_what_must_be_equal_counts_before_sizes() -> None:
+    here = dag_calibration.Conditions(load=0.8, jobs=0, arrivals="poisson", executors=10)
+    ordered = [
+        here,
+        replace(here, executors=20),
+        replace(here, executors=20, load=1.6),
+        replace(here, classes=4),
+        replace(here, estimates="missing"),
+        replace(here, objective="makespan"),
+        replace(here, workload="alibaba"),
+        replace(here, arrivals="batch"),
+    ]
+    backwards = ordered[::-1]
+    assert sorted(backwards, key=here.distance) == ordered
 
 
 def test_untuned_baselines_are_unchanged() -> None:

@@ -52,7 +52,7 @@ def in_process(network: DecimaNetwork) -> Decide:
 
 def by_rule(name: str) -> Decide:
     """A heuristic as in the environment."""
-    parameters = tuned_rule(name).parameters
+    parameters = tuned_rule(name).encoded
     return lambda view: decide_by_rule(parameters, view, 0, 0)
 
 
