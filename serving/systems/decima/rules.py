@@ -23,7 +23,7 @@ from loadmaster.serving.systems.decima.rounds import (
 )
 from loadmaster.serving.systems.decima.schema import DecimaState
 
-RULES = ("weighted-fair", "fair", "sjf-cp", "fifo")
+RULES = ("srpt-caps", "weighted-fair", "fair", "sjf-cp", "fifo")  # the first is the default
 LOAD = 0.8  # work offered per executor that shares are tuned for: busy but stable
 
 
