@@ -50,7 +50,7 @@ def calibrate(
 
         loadmaster calibrate stream_scaling --set job=medium-1
 
-        loadmaster calibrate pod_scaling --set application=test --each -o test.json
+        loadmaster calibrate pod_scaling --set application=test --each --output test.json
 
         loadmaster calibrate dag_scheduling --matrix shipped
     """
