@@ -41,7 +41,7 @@ STYLES = {"win": "green", "tie": "dim", "loss": "red"}
 
 
 def title(result: MatrixResult) -> str:
-    """Who is judged where, on how many sequences."""
+    """The judged policies, the number of settings and the sequences."""
     names = ", ".join(result.policies)
     counts = sorted({len(row.entry.seeds) for row in result.rows})
     several = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
