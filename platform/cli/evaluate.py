@@ -38,8 +38,19 @@ def evaluate(
         str | None,
         option("FOLDER", "Evaluate the last policy of every trial of a sweep, by its settings."),
     ] = None,
-    seeds: Annotated[int, option("N", "Number of job sequences.")] = 20,
-    first_seed: Annotated[int, option("K", "Seed of the first one.")] = 0,
+    matrix: Annotated[
+        Path | None,
+        option(
+            "FILE|shipped",
+            "Judge one policy against the best rule in every setting of a YAML file.",
+        ),
+    ] = None,
+    seeds: Annotated[
+        int | None, option("N", "Number of job sequences. [default: 20, or those of --matrix]")
+    ] = None,
+    first_seed: Annotated[
+        int | None, option("K", "Seed of the first one. [default: 0, or that of --matrix]")
+    ] = None,
     workload: options.WorkloadName = None,
     assignments: options.Assignments = None,
     output: Annotated[
@@ -57,7 +68,9 @@ def evaluate(
     bootstrap intervals; writes CSV, JSON and charts to a folder. For a system, its pretrained
     policy that fits the settings best takes part, unless --policy names others. With --sweep, the
     trials of a sweep are compared with each other: trials that differ in their training seed are
-    one group, and environment settings that were searched hold in their evaluation too.
+    one group, and environment settings that were searched hold in their evaluation too. With
+    --matrix, a policy wins, ties or loses against the best rule of each setting by the paired
+    interval; the same command continues after an interruption.
 
     Example:
 
@@ -68,7 +81,26 @@ def evaluate(
         loadmaster evaluate decima --policy RUN_OR_BUNDLE --against weighted-fair --explain 3
 
         loadmaster evaluate sure --sweep sweeps/sure-ablations-20260301-120000
+
+        loadmaster evaluate decima --matrix shipped
     """
+    if matrix is not None:
+        if sweep is not None or explain or len(policy or []) > 1:
+            raise UsageError(
+                "--matrix judges one policy; expected one --policy at most, and no --sweep or "
+                "--explain"
+            )
+        from loadmaster.platform.cli.evaluate_matrix import evaluate_matrix
+        from loadmaster.platform.evaluation.adapters import given_values
+
+        judged = policy[0] if policy else None
+        given_settings = given_values(assignments, workload)
+        evaluate_matrix(
+            target, matrix, judged, against, (first_seed, seeds), given_settings, output, workers,
+            as_json,
+        )  # fmt: skip
+        return
+    seeds, first_seed = 20 if seeds is None else seeds, first_seed or 0
     if sweep is not None:
         if policy or against or explain:
             raise UsageError(

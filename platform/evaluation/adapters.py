@@ -65,6 +65,7 @@ class EnvironmentAdapter:
     references: tuple[str, ...] = ()  # compared on request only, never as baselines: the optimum
     families: Mapping[str, str] = field(default_factory=dict)  # baseline -> the family it varies
     choice: str = "option"  # what a learned policy chooses from, in the singular
+    secondary: tuple[str, ...] = ()  # metrics that a matrix shows too, unless one is the primary
     is_compiled: Callable[[], bool] = lambda: True  # False: the first episode compiles
 
 

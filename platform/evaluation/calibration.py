@@ -10,7 +10,7 @@ The seeds start at FIRST_SEED; those of an evaluation start at 0.
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Generic
+from typing import Any, Generic
 
 import numpy as np
 
@@ -44,6 +44,12 @@ def calibrate(
     scored = [(float(np.mean(scores)), baseline) for baseline, scores in finalists]
     best_score, best = scored[0]
     return problem.entry(best, best_score, search.seeds), scored
+
+
+def entry_setting(name: str, problem: TuningProblem[BaselineType], seeds: int) -> tuple[Any, ...]:
+    """What the entry of a tuned baseline would be tuned for; equal ones replace each other."""
+    candidate = problem.candidates(name)[0]
+    return problem.entry(candidate, 0.0, range(FIRST_SEED, FIRST_SEED + seeds)).setting
 
 
 class _Search(Generic[BaselineType]):

@@ -94,16 +94,35 @@ def compare(
     warnings: Sequence[str] = (),
     explanations: Mapping[str, Sequence[ExplainedDecision]] | None = None,
 ) -> Comparison:
-    """Rank the policies and compute their differences from the best baseline."""
-    primary = setup.metrics[0]
+    """Measure the episodes of every policy and compare the figures."""
     measured = {
         policy: np.array([[metric.of(result) for result in results] for metric in setup.metrics])
         for policy, results in episodes.items()
     }
+    return compare_values(
+        adapter, setup, seeds, measured,
+        learned=learned, warnings=warnings, explanations=explanations,
+    )  # fmt: skip
+
+
+def compare_values(
+    adapter: EnvironmentAdapter,
+    setup: EvaluationSetup,
+    seeds: Sequence[int],
+    measured: Mapping[str, NDArray[np.float64]],
+    *,
+    learned: Learned | None = None,
+    warnings: Sequence[str] = (),
+    explanations: Mapping[str, Sequence[ExplainedDecision]] | None = None,
+) -> Comparison:
+    """Rank the policies and compute their differences from the best baseline.
+
+    `measured`: policy -> (metrics, seeds).
+    """
+    primary = setup.metrics[0]
     summaries = {
         policy: tuple(summarise(row) for row in values) for policy, values in measured.items()
     }
-
     order = sorted(measured, key=lambda policy: primary.rank(summaries[policy][0].mean))
     rivals, bounds = set(adapter.baselines) - setup.oracles, setup.oracles | {OPTIMUM}
     best = next((policy for policy in order if policy in rivals), None)

@@ -82,7 +82,7 @@ def draw_summary(comparison: Comparison) -> Figure:
         panel.grid(False, axis="y")
         panel.tick_params(axis="y", length=0)
         panel.margins(x=0.16)
-    if metric.relative or not _log_beyond(axes[0], metric):
+    if metric.relative or not log_beyond(axes[0], metric):
         axes[0].xaxis.set_major_locator(MaxNLocator(6))
     if axes[0].dataLim.x1 >= 10_000:
         axes[0].xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:,g}"))
@@ -106,12 +106,12 @@ def _draw_differences(comparison: Comparison, axes: Axes) -> None:
         label = f"{value:{form}}{unit}"
         axes.annotate(label, (end, row), (6, 0), path_effects=[HALO], **LABEL_STYLE)
     axes.axvline(0, color=QUIET, linewidth=1)
-    scale = f", log scale beyond {beyond:g}" if (beyond := _log_beyond(axes, metric)) else ""
+    scale = f", log scale beyond {beyond:g}" if (beyond := log_beyond(axes, metric)) else ""
     of = f"difference from {comparison.best_baseline}{', %' if metric.relative else ''}"
     axes.set_xlabel(f"{of}\n(paired, 95% interval{scale})")
 
 
-def _log_beyond(axes: Axes, metric: Metric) -> float:
+def log_beyond(axes: Axes, metric: Metric) -> float:
     """Make the x axis logarithmic on both sides of 0 where a value is far out; from where on, or 0.
 
     This keeps small differences apart where one policy is far worse.

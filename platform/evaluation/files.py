@@ -85,16 +85,16 @@ def job_table(comparison: Comparison, episodes: Episodes) -> pd.DataFrame | None
     return pd.concat(parts, names=["policy", "seed"]).reset_index(["policy", "seed"])
 
 
-def summary_table(comparison: Comparison) -> pd.DataFrame:
-    """One row per policy and metric."""
+def summary_table(comparison: Comparison, reference: str | None = None) -> pd.DataFrame:
+    """One row per policy and metric; differences are from `reference`, or the best baseline."""
     import pandas as pd
 
+    reference = reference or comparison.best_baseline
     rows = []
     for policy, summaries in comparison.summaries.items():
         for metric, summary in zip(comparison.metrics, summaries, strict=True):
             row: dict[str, Any] = {"policy": policy, "metric": metric.name, "unit": metric.unit}
             row |= {"mean": summary.mean, "iqm": summary.iqm, **_ci95("", summary.interval)}
-            reference = comparison.best_baseline
             if reference is not None and policy != reference:
                 difference = comparison.difference(policy, reference, metric)
                 row |= {"difference": difference.mean, **_ci95("difference_", difference.interval)}
@@ -124,12 +124,15 @@ def write_everything(
 
 
 def write_json(
-    record: Callable[[Sequence[str]], Mapping[str, Any]], scratch: Path, folder: Path
+    record: Callable[[Sequence[str]], Mapping[str, Any]],
+    scratch: Path,
+    folder: Path,
+    name: str = SUMMARY_JSON,
 ) -> list[str]:
     """Write the record of all files, itself among them, to `scratch`; return paths in `folder`."""
-    names = sorted({SUMMARY_JSON, *(file.name for file in scratch.iterdir())})
-    files = [str(folder / name) for name in names]
-    (scratch / SUMMARY_JSON).write_text(json.dumps(record(files), indent=2) + "\n", "utf-8")
+    names = sorted({name, *(file.name for file in scratch.iterdir())})
+    files = [str(folder / each) for each in names]
+    (scratch / name).write_text(json.dumps(record(files), indent=2) + "\n", "utf-8")
     return files
 
 
@@ -153,7 +156,7 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
         },
         "policies": {
             policy: {
-                metric.name: _summary_record(summary)
+                metric.name: summary_record(summary)
                 for metric, summary in zip(comparison.metrics, summaries, strict=True)
             }
             for policy, summaries in comparison.summaries.items()
@@ -161,13 +164,13 @@ def as_json(comparison: Comparison, files: Sequence[str]) -> dict[str, Any]:
         **({"oracles": list(comparison.oracles)} if comparison.oracles else {}),
         "best_baseline": comparison.best_baseline,
         "differences": {
-            policy: {"metric": comparison.primary.name, **_difference_record(difference)}
+            policy: {"metric": comparison.primary.name, **difference_record(difference)}
             for policy, difference in comparison.differences.items()
         },
     }
     if comparison.gaps:
         record["optimality_gap_percent"] = {
-            policy: _summary_record(gap) for policy, gap in comparison.gaps.items()
+            policy: summary_record(gap) for policy, gap in comparison.gaps.items()
         }
     if comparison.closed:
         record["share_of_gap_closed"] = {
@@ -200,7 +203,7 @@ def _learned_differences(comparison: Comparison) -> dict[str, Any]:
     return {
         policy: {
             reference: {
-                metric.name: _difference_record(comparison.difference(policy, reference, metric))
+                metric.name: difference_record(comparison.difference(policy, reference, metric))
                 for metric in comparison.metrics
             }
             for reference in (comparison.best_baseline, first)
@@ -210,7 +213,7 @@ def _learned_differences(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _difference_record(difference: Difference) -> dict[str, Any]:
+def difference_record(difference: Difference) -> dict[str, Any]:
     return {
         "mean": rounded(difference.mean),
         "ci95": interval_ends(difference.interval),
@@ -220,7 +223,7 @@ def _difference_record(difference: Difference) -> dict[str, Any]:
     }
 
 
-def _summary_record(summary: Summary) -> dict[str, Any]:
+def summary_record(summary: Summary) -> dict[str, Any]:
     return {
         "mean": rounded(summary.mean),
         "iqm": rounded(summary.iqm),

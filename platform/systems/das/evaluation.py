@@ -100,5 +100,6 @@ EVALUATION = adapters.EnvironmentAdapter(
         if baseline.ordering is rule
     },
     choice="job",
+    secondary=("fee",),
     is_compiled=partial(adapters.loop_is_compiled, "gpu_scheduling"),
 )

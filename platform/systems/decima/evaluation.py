@@ -172,5 +172,6 @@ EVALUATION = adapters.EnvironmentAdapter(
     prepare=prepare,
     references=(OPTIMAL,),
     choice="stage",
+    secondary=("jct", "makespan"),
     is_compiled=partial(adapters.loop_is_compiled, "dag_scheduling"),
 )
