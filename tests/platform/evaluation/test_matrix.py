@@ -296,7 +296,7 @@ def test_shipped_matrix(environment: str, least: int) -> None:
     adapter = adapters.find_adapter(environment)
     shipped = read_matrix(Path("shipped"), environment, adapter.settings)
     assert len(shipped.entries) >= least
-    assert {entry.seeds[0] for entry in shipped.entries} == {500_000}
+    assert {entry.seeds[0] for entry in shipped.entries} == {600_000}
     for named in NAMED[environment]:
         assert any(
             all(getattr(entry.settings, key) == value for key, value in named.items())
