@@ -45,7 +45,7 @@ def choose_episodes(trace: UserTrace, given: Mapping[str, Any], executors: int |
     for name in RESERVED:
         if name in given:
             raise InputError(f"--set {name}: fit sets it from the trace; expected another setting")
-    values: dict[str, Any] = {"workload": "jobs", **given}
+    values: dict[str, Any] = {"workload": "jobs", **trace.settings, **given}
     if trace.environment == DAG:
         return _dag_episodes(trace, values, executors)
     if executors is not None:

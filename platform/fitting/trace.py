@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,7 @@ class UserTrace:
     arrival_s: Sequence[float]
     description: str  # of the trace and of what was left out, in words
     slots: int | None = None  # executors of the recorded cluster, where the trace has them
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the environment, that follow
 
     @property
     def size(self) -> int:
@@ -107,9 +109,13 @@ def _is_batch_task(fields: Sequence[str]) -> bool:
 
 def _dag_trace(path: Path, known: str) -> UserTrace:
     slots, left_out = None, ""
+    settings: dict[str, Any] = {}
     if known == "spark":
         found = spark.read_log(path)
         jobs, slots = found.jobs, found.slots
+        settings["warmup_s"] = 0.0  # what a fresh executor costs is in the measured durations
+        if found.applications == 1:
+            settings["moving_delay_s"] = 0.0  # its executors serve all its jobs
         left_out = ", ".join(f"{count} {why}" for why, count in found.left_out.items())
     elif known == "alibaba":
         jobs, left_out = alibaba.read_jobs(path)
@@ -127,6 +133,7 @@ def _dag_trace(path: Path, known: str) -> UserTrace:
         arrival_s=[each.arrival_s for each in jobs],
         description=_describe(path, len(jobs), f"{counted(stages, 'stage')}", left_out),
         slots=slots,
+        settings=settings,
     )
 
 

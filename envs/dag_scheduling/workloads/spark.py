@@ -30,11 +30,12 @@ UNFINISHED, FAILED, UNMEASURED = "unfinished", "failed", "without tasks"
 
 @dataclass(frozen=True)
 class SparkTrace:
-    """Jobs by arrival, the most task slots at one time, and the jobs left out by reason."""
+    """Jobs by arrival, and the cluster that ran them."""
 
     jobs: list[RecordedJob]
-    slots: int
-    left_out: Mapping[str, int]
+    slots: int  # the most at one time
+    applications: int
+    left_out: Mapping[str, int]  # reason -> jobs
 
 
 @dataclass
@@ -80,19 +81,21 @@ def read_log(path: Path) -> SparkTrace:
     jobs: list[RecordedJob] = []
     changes: list[tuple[int, int]] = []
     left_out: Counter[str] = Counter()
-    for name, files in applications(path):
+    logs = applications(path)
+    for name, files in logs:
         application = _Application(name)
         for event in read_events(files, _READERS):
             _READERS[event.kind](application, event)
         found, missing = _jobs_of(application)
         jobs += found
         left_out += missing
-        changes += application.changes
+        changes += _slot_changes(application)
     if not jobs:
         reasons = ", ".join(f"{count} {reason}" for reason, count in left_out.items())
         raise InputError(f"{path}: no finished jobs ({reasons or 'none began'}); expected some")
     slots = max(accumulate(change for _, change in sorted(changes)), default=0)
-    return SparkTrace(sorted(jobs, key=lambda each: each.arrival_s), max(slots, 1), left_out)
+    jobs.sort(key=lambda each: each.arrival_s)
+    return SparkTrace(jobs, max(slots, 1), len(logs), left_out)
 
 
 def _application_start(application: _Application, event: LogEvent) -> None:
@@ -207,6 +210,14 @@ def _jobs_of(application: _Application) -> tuple[list[RecordedJob], Counter[str]
                 RecordedJob(arrival_ms / 1000, Job(f"{application.name}-{query}", tuple(built)))
             )
     return jobs, left_out
+
+
+def _slot_changes(application: _Application) -> list[tuple[int, int]]:
+    """Slots more or less by time; those without a recorded end go with the last task."""
+    changes = application.changes
+    ends = (end for _, end, _, _ in application.tasks)
+    last = max((*ends, *(time for time, _ in changes)), default=0)
+    return [*changes, (last, -sum(change for _, change in changes))]
 
 
 def _parents(application: _Application) -> dict[int, set[int]]:

@@ -66,11 +66,7 @@ def applications(path: Path) -> list[tuple[str, list[Path]]]:
         return [(path.name, [path])]
     if rolled := _rolled(path):
         return [(path.name, rolled)]
-    found = []
-    for inside in _visible(path):
-        files = _rolled(inside) if inside.is_dir() else [inside]
-        if files:
-            found.append((inside.name, files))
+    found = [each for inside in _visible(path) for each in applications(inside)]
     if not found:
         raise InputError(f"{path}: no event logs; expected files or folders eventlog_v2_*")
     return found
