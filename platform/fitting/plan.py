@@ -78,6 +78,7 @@ def make_plan(
     if minutes <= 0:
         raise InputError(f"--minutes is {minutes:g}; expected more than 0")
     chosen = choose_system(system, trace)
+    chosen.load("training")  # a missing package is named before any work
     episodes = choose_episodes(trace, given, executors)
     fit_folder = FitFolder(folder)
     settings = find_adapter(chosen.name).settings(episodes.on(fit_folder.train))
