@@ -18,9 +18,7 @@ from loadmaster.platform.fitting.trace import FORMATS, UserTrace, read_trace, re
 from tests.envs.dag_scheduling import spark_log as log
 
 PAI = "job_id,num_inst,submit_time,num_cpu,num_gpu,gpu_type,duration,user"
-BATCH_TASK = (
-    "task_name,instance_num,job_name,task_type,status,start_time,end_time,plan_cpu,plan_mem"
-)
+BATCH_TASK = ",".join(COLUMNS)
 
 
 def pai_file(folder: Path, jobs: int = 20) -> Path:
