@@ -106,11 +106,10 @@ def run_steps(plan: Plan, threads: int, address: str | None) -> dict[str, Any]:
     show(2, f"tuning rules; {facts['Arrivals']}")
     tuning = plan.environment.tuning
     entries = steps.tune_rules(tuning, earlier, folder.calibration, threads)
-    values = plan.values(folder.train)
-    rule, score = steps.best_rule(adapter, adapter.settings(values), threads)
+    rule, score = steps.best_rule(adapter, adapter.settings(plan.trained), threads)
     show(2, f"{len(entries)} rules tuned; best on the training part: {rule}, {score:,.1f}")
 
-    trained = steps.training_values(recipe, plan.start, values, plan.minutes, threads, score)
+    trained = steps.training_values(recipe, plan.start, plan.trained, plan.minutes, threads, score)
     settings = built(recipe, trained)
     show(3, f"fine-tuning {plan.start.manifest.name} for {plan.minutes:g} minutes")
     train_in(folder, recipe, settings, address)
@@ -119,7 +118,7 @@ def run_steps(plan: Plan, threads: int, address: str | None) -> dict[str, Any]:
     show(4, f"{len(learned) + len(adapter.baselines)} policies on {plan.seeds} sequences")
     described = adapter.settings(plan.episodes.on(folder.test))
     result, evaluation = steps.compare_on_test(
-        adapter, adapter.settings(plan.values(folder.test)), described,
+        adapter, adapter.settings(plan.tested), described,
         learned, choose_seeds(0, plan.seeds), threads, folder.results,
     )  # fmt: skip
     found = advice.recommend(result, shipped, fitted)

@@ -15,6 +15,7 @@ from loadmaster.platform.fitting.trace import DAG, UserTrace
 SYSTEM_OF = {"dag_scheduling": "decima", "gpu_scheduling": "das"}
 RESERVED = ("workload", "data", "calibration")  # settings that `fit` makes itself
 EPISODE_JOBS = 100  # of a stream of DAGs
+TRAINING_JOBS = 30  # at most, of a sequence to train on: short ones allow more iterations
 LOAD = 0.7  # of executors whose number is not known
 
 
@@ -27,6 +28,13 @@ class Episodes(NamedTuple):
     def on(self, data: Path, **others: Any) -> dict[str, Any]:
         """The settings with the jobs of a part of the trace."""
         return {**self.values, "data": str(data.absolute()), **others}
+
+    def to_train(self, data: Path, **others: Any) -> dict[str, Any]:
+        """The same with sequences that are short enough to train on."""
+        values = self.on(data, **others)
+        jobs = values.get("jobs")
+        is_stream = values.get("arrivals") == "poisson" and isinstance(jobs, int)
+        return {**values, "jobs": min(jobs, TRAINING_JOBS)} if is_stream else values
 
 
 def choose_system(name: str | None, trace: UserTrace) -> System:

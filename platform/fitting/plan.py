@@ -42,9 +42,15 @@ class Plan:
         path = self.folder.calibration
         return {"calibration": str(path.absolute())} if has_setting and path.exists() else {}
 
-    def values(self, data: Path) -> dict[str, Any]:
-        """Settings of episodes with the jobs of one part and the tuned rules."""
-        return self.episodes.on(data, **self.calibration)
+    @property
+    def tested(self) -> dict[str, Any]:
+        """Settings of episodes with the later jobs and the tuned rules."""
+        return self.episodes.on(self.folder.test, **self.calibration)
+
+    @property
+    def trained(self) -> dict[str, Any]:
+        """Settings of the sequences that the policy is trained on."""
+        return self.episodes.to_train(self.folder.train, **self.calibration)
 
     @property
     def facts(self) -> dict[str, str]:

@@ -22,13 +22,13 @@ from loadmaster.models.files import atomic_folder, atomic_text_file
 from loadmaster.platform.evaluation import adapters, calibration, comparison, files
 from loadmaster.platform.fitting.trace import UserTrace
 from loadmaster.platform.systems.bundle_ref import BundleRef, find_policy
-from loadmaster.platform.training.config import BaseLearning, Recipe
+from loadmaster.platform.training.config import BaseLearning, Learning, Recipe
 from loadmaster.platform.training.request_folder import RequestFolder
 
 CALIBRATION_SEEDS = 8
 ITERATIONS = 1_000_000  # the time limit ends the training
 VALIDATION = {"every": 5, "sequences": 16}
-HORIZON = "credit_horizon_s"  # a learning setting in seconds, which depends on how long jobs take
+RATE_FACTOR, RATE_ITERATIONS = 4, 60  # of the learning rate, which falls to its usual end
 PARTS = ("train", "test")
 
 
@@ -116,20 +116,14 @@ def training_values(
     workers: int,
     reference: float,
 ) -> dict[str, Any]:
-    """The system's own settings of training, from the shipped policy, with a small rate.
-
-    `reference` is the best rule's score here. Its ratio to the best rule's score where the policy
-    was trained scales the time over which decisions are credited with what follows.
-    """
-    learning: dict[str, Any] = {
+    """The system's own settings of training, from the shipped policy; `reference` as below."""
+    learning = {
         "warm_start": str(start.folder.absolute()),
         "iterations": ITERATIONS,
         "minutes": minutes,
         **recipe.learning.finetuning,
+        **_adjusted(recipe.config_class().training, start, reference),
     }
-    credit_s = _credit_horizon_s(recipe.config_class().training, start, reference)
-    if credit_s is not None:
-        learning[HORIZON] = credit_s
     return {
         "environment": dict(environment),
         "network": start.manifest.network,
@@ -139,12 +133,26 @@ def training_values(
     }
 
 
-def _credit_horizon_s(default: BaseLearning, start: BundleRef, reference: float) -> float | None:
-    usual = getattr(default, HORIZON, None)
+def _adjusted(default: BaseLearning, start: BundleRef, reference: float) -> dict[str, Any]:
+    """Settings of on-policy learning for few minutes on jobs of any length.
+
+    The learning rate starts a few times above its usual end: of what it spoils, the validation
+    keeps nothing. Advantages are scaled by sequence, since jobs of a trace are unequal. `reference`
+    is the best rule's score here; its ratio to the best rule's score where the policy was trained
+    scales the time over which decisions are credited with what follows.
+    """
+    if not isinstance(default, Learning):
+        return {}
+    last = default.learning_rate.last
+    found: dict[str, Any] = {
+        "scale": "sequence",
+        "learning_rate": {"first": RATE_FACTOR * last, "last": last, "iterations": RATE_ITERATIONS},
+    }
     there = start.manifest.results.get("best_baseline_validation")
-    if usual is None or not isinstance(there, int | float) or there <= 0 or reference <= 0:
-        return None
-    return float(f"{usual * reference / there:.3g}")
+    usual = default.credit_horizon_s
+    if usual is not None and isinstance(there, int | float) and there > 0 and reference > 0:
+        found["credit_horizon_s"] = float(f"{usual * reference / there:.3g}")
+    return found
 
 
 def compare_on_test(
