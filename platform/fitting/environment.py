@@ -61,7 +61,6 @@ def choose_episodes(trace: UserTrace, given: Mapping[str, Any], executors: int |
             "--executors is for DAGs of stages; expected --set cluster=... or machines=... for "
             "GPU jobs"
         )
-    values.setdefault("oversized", "skip")
     return _with_rate(trace, values, known="machines" in values)
 
 

@@ -11,7 +11,7 @@ from loadmaster.models.storage import check_local
 from loadmaster.platform.evaluation.adapters import EnvironmentAdapter, find_adapter
 from loadmaster.platform.fitting.environment import Episodes, choose_episodes, choose_system
 from loadmaster.platform.fitting.steps import FitFolder, digest
-from loadmaster.platform.fitting.trace import UserTrace
+from loadmaster.platform.fitting.trace import UserTrace, check_size
 from loadmaster.platform.systems.bundle_ref import BundleRef, best_pretrained, find_policy
 
 
@@ -88,6 +88,9 @@ def make_plan(
     episodes = choose_episodes(trace, given, executors)
     fit_folder = FitFolder(folder)
     settings = find_adapter(chosen.name).settings(episodes.on(fit_folder.train))
+    if trace.held_by is not None:
+        trace = trace.held_by(settings)
+        check_size(trace)
     policy = None if start is None else find_policy(start)
     if policy is not None and policy.system.name != chosen.name:
         raise InputError(

@@ -13,9 +13,17 @@ from loadmaster.envs.alibaba import COLUMNS as ALIBABA_COLUMNS
 from loadmaster.envs.dag_scheduling.jobs import RecordedJob
 from loadmaster.envs.dag_scheduling.workloads import alibaba, job_file, spark, spark_files
 from loadmaster.envs.errors import InputError, counted
-from loadmaster.envs.gpu_scheduling.jobs import select_jobs
+from loadmaster.envs.gpu_scheduling.cluster import build_cluster, capacity
+from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, Jobs, select_jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.workloads.traces import JOBS, OPENB, PAI, PHILLY, csv_lines
+from loadmaster.envs.gpu_scheduling.workloads.traces import (
+    JOBS,
+    OPENB,
+    PAI,
+    PHILLY,
+    Types,
+    csv_lines,
+)
 from loadmaster.envs.traces import column_names, read_lines
 
 DAG, GPU = "dag_scheduling", "gpu_scheduling"
@@ -37,6 +45,7 @@ class UserTrace:
     description: str  # of the trace and of what was left out, in words
     slots: int | None = None  # executors of the recorded cluster, where the trace has them
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the environment, that follow
+    held_by: Callable[[Any], UserTrace] | None = None  # the jobs that a cluster can hold
 
     @property
     def size(self) -> int:
@@ -65,12 +74,17 @@ def read_trace(path: Path, forced: str | None) -> UserTrace:
     if known != "spark" and path.is_dir():
         raise InputError(f"{path}: a folder; expected a file, or a folder of Spark event logs")
     trace = _gpu_trace(path, known) if known in GPU_FORMATS else _dag_trace(path, known)
+    check_size(trace)
+    return trace
+
+
+def check_size(trace: UserTrace) -> None:
+    """Refuse a trace with too few jobs for two parts."""
     if trace.size < FEWEST_JOBS:
         raise InputError(
-            f"{path}: {counted(trace.size, 'usable job')}; expected at least {FEWEST_JOBS}, "
-            "some to tune on and later ones to test on"
+            f"{trace.description}: {counted(trace.size, 'usable job')}; expected at least "
+            f"{FEWEST_JOBS}, some to tune on and later ones to test on"
         )
-    return trace
 
 
 def recognise(path: Path) -> str:
@@ -131,7 +145,7 @@ def _dag_trace(path: Path, known: str) -> UserTrace:
         file=job_file.NAME,
         lines=lambda part: job_file.write_lines(jobs[part]),
         arrival_s=[each.arrival_s for each in jobs],
-        description=_describe(path, len(jobs), f"{counted(stages, 'stage')}", left_out),
+        description=_describe(path, len(jobs), f"of {counted(stages, 'stage')}", left_out),
         slots=slots,
         settings=settings,
     )
@@ -142,19 +156,38 @@ def _gpu_trace(path: Path, known: str) -> UserTrace:
     workload = GPU_FORMATS[known].load(settings)
     assert workload.size is not None
     jobs = workload.draw(workload.size, True, np.random.default_rng(0))
-    jobs = jobs._replace(arrival_s=jobs.arrival_s - jobs.arrival_s[0])
-    types = tuple(settings.known_gpu_types)
     _, _, left_out = workload.description.partition("; left out: ")
-    return UserTrace(
+    return _of_gpu_jobs(path, known, jobs, tuple(settings.known_gpu_types), left_out)
+
+
+def _of_gpu_jobs(path: Path, known: str, jobs: Jobs, types: Types, left_out: str) -> UserTrace:
+    jobs = jobs._replace(arrival_s=jobs.arrival_s - jobs.arrival_s[0])
+
+    def held_by(settings: GpuSchedulingSettings) -> UserTrace:
+        """Without jobs that the empty cluster cannot hold: they would count in the load."""
+        any_type = jobs._replace(gpu_type=np.full_like(jobs.gpu_type, ANY_TYPE))
+        demand = jobs if settings.require_types else any_type
+        fits = capacity(demand, build_cluster(settings)) >= jobs.instances
+        if fits.all() or settings.oversized == "queue":
+            return trace
+        if not fits.any():
+            raise InputError(f"{path}: no job fits the cluster; expected a larger one by --set")
+        reasons = f"{(~fits).sum()} too large for the cluster"
+        reasons = f"{left_out}, {reasons}" if left_out else reasons
+        return _of_gpu_jobs(path, known, select_jobs(jobs, fits), types, reasons)
+
+    trace = UserTrace(
         format=known,
         environment=GPU,
         file=JOBS.file,
         lines=lambda part: csv_lines(select_jobs(jobs, part), types),
         arrival_s=jobs.arrival_s.tolist(),
-        description=_describe(path, len(jobs.job_id), "GPU jobs", left_out),
+        description=_describe(path, len(jobs.job_id), "with GPUs", left_out),
+        held_by=held_by,
     )
+    return trace
 
 
 def _describe(path: Path, size: int, content: str, left_out: str) -> str:
-    text = f"{path.name}: {counted(size, 'job')}, {content}"
+    text = f"{path.name}: {counted(size, 'job')} {content}"
     return f"{text}; left out: {left_out}" if left_out else text

@@ -10,7 +10,7 @@ import pytest
 from loadmaster.envs.alibaba import COLUMNS
 from loadmaster.envs.dag_scheduling.workloads.job_file import read_jobs
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.platform.fitting.environment import choose_episodes, choose_system
 from loadmaster.platform.fitting.steps import FitFolder, digest
@@ -84,6 +84,24 @@ def test_gpu_jobs_are_sorted_and_keep_their_demands(tmp_path: Path) -> None:
     assert "left out: 1 without a GPU" in trace.description
 
 
+def test_gpu_jobs_that_no_cluster_holds_are_left_out(tmp_path: Path) -> None:
+    trace = read_trace(pai_file(tmp_path), None)
+    machine = MachineGroup(count=1, gpus=1, gpu="T4", cpus=64)
+    assert trace.held_by is not None
+    held = trace.held_by(GpuSchedulingSettings(machines=(machine,)))
+    assert held.size == 14  # gangs of three with half a GPU each do not fit one GPU
+    assert held.description.endswith("1 without a GPU, 6 too large for the cluster")
+    assert held.arrival_s[0] == 0
+    assert trace.held_by(GpuSchedulingSettings()) is trace
+    queued = GpuSchedulingSettings(machines=(machine,), oversized="queue")
+    assert trace.held_by(queued) is trace
+    typed = GpuSchedulingSettings(
+        machines=(machine.model_copy(update={"gpu": "V100"}),), require_types=True
+    )
+    with pytest.raises(InputError, match="no job fits the cluster"):
+        trace.held_by(typed)
+
+
 def test_digest_depends_on_the_jobs(tmp_path: Path) -> None:
     path = spark_file(tmp_path)
     first = digest(read_trace(path, None))
@@ -109,7 +127,7 @@ def test_environment_follows_the_trace(tmp_path: Path) -> None:
     }  # fmt: skip
     pai = read_trace(pai_file(tmp_path), None)
     assert choose_system(None, pai).name == "das"
-    assert choose_episodes(pai, {}, None).values == {"workload": "jobs", "oversized": "skip"}
+    assert choose_episodes(pai, {}, None).values == {"workload": "jobs"}
     machines = [{"count": 1, "gpus": 8, "gpu": "T4", "cpus": 64}]
     values = choose_episodes(pai, {"machines": machines}, None).values
     assert values["interarrival_s"] == pytest.approx(10)
