@@ -24,6 +24,7 @@ class Episodes(NamedTuple):
 
     values: dict[str, Any]
     rate: str
+    training_jobs: int | None = None  # the most of a sequence to train on
 
     def on(self, data: Path, **others: Any) -> dict[str, Any]:
         """The settings with the jobs of a part of the trace."""
@@ -33,8 +34,9 @@ class Episodes(NamedTuple):
         """The same with sequences that are short enough to train on."""
         values = self.on(data, **others)
         jobs = values.get("jobs")
-        is_stream = values.get("arrivals") == "poisson" and isinstance(jobs, int)
-        return {**values, "jobs": min(jobs, TRAINING_JOBS)} if is_stream else values
+        if self.training_jobs is not None and isinstance(jobs, int):
+            values["jobs"] = min(jobs, self.training_jobs)
+        return values
 
 
 def choose_system(name: str | None, trace: UserTrace) -> System:
@@ -55,7 +57,7 @@ def choose_episodes(trace: UserTrace, given: Mapping[str, Any], executors: int |
             raise InputError(f"--set {name}: fit sets it from the trace; expected another setting")
     values: dict[str, Any] = {"workload": "jobs", **trace.settings, **given}
     if trace.environment == DAG:
-        return _dag_episodes(trace, values, executors)
+        return _dag_episodes(trace, values, executors)._replace(training_jobs=TRAINING_JOBS)
     if executors is not None:
         raise InputError(
             "--executors is for DAGs of stages; expected --set cluster=... or machines=... for "

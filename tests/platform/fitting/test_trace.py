@@ -133,6 +133,13 @@ def test_environment_follows_the_trace(tmp_path: Path) -> None:
     assert values["interarrival_s"] == pytest.approx(10)
 
 
+def test_dags_are_trained_on_in_short_sequences(tmp_path: Path) -> None:
+    spark = choose_episodes(read_trace(spark_file(tmp_path), None), {}, None)
+    assert (spark.on(tmp_path)["jobs"], spark.to_train(tmp_path)["jobs"]) == (100, 30)
+    pai = choose_episodes(read_trace(pai_file(tmp_path), None), {"jobs": 400}, None)
+    assert pai.to_train(tmp_path) == pai.on(tmp_path)
+
+
 def test_jobs_that_arrive_at_once_are_a_batch(tmp_path: Path) -> None:
     path = tmp_path / "jobs.jsonl"
     stage = {"tasks": 1, "first_ms": [5]}
