@@ -113,12 +113,10 @@ def recognise(path: Path) -> str:
 
 def _is_batch_task(fields: Sequence[str]) -> bool:
     """Whether a line without header is one of batch_task.csv: numbers where times are."""
-    times = (
-        [fields[ALIBABA_COLUMNS.index(name)] for name in ("start_time", "end_time")]
-        if (len(fields) == len(ALIBABA_COLUMNS))
-        else [""]
-    )
-    return all(text.removeprefix("-").isdigit() for text in times)
+    if len(fields) != len(ALIBABA_COLUMNS):
+        return False
+    row = dict(zip(ALIBABA_COLUMNS, fields, strict=True))
+    return all(row[name].removeprefix("-").isdigit() for name in ("start_time", "end_time"))
 
 
 def _dag_trace(path: Path, known: str) -> UserTrace:
