@@ -27,6 +27,7 @@ class TraceTask(NamedTuple):
     duration_ms: int
     cpu: float
     memory: float
+    start_s: float
 
 
 def finished_tasks(
@@ -36,22 +37,25 @@ def finished_tasks(
     finished = np.array([status == "Terminated" for status in table.text("status")], bool)
     unfinished = table.select(~finished).text(group)
     rows = table.select(finished)
-    seconds = rows.numbers("end_time", least=None) - rows.numbers("start_time", least=None)
+    starts = rows.numbers("start_time", least=None)
+    seconds = rows.numbers("end_time", least=None) - starts
     jobs: dict[str, list[TraceTask]] = {}
-    for job, name, instances, duration_s, cpu, memory in zip(
+    for job, name, instances, duration_s, cpu, memory, start_s in zip(
         rows.text(group),
         rows.text("task_name"),
         rows.numbers("instance_num").tolist(),
         seconds.tolist(),
         rows.numbers("plan_cpu", blank=0.0).tolist(),
         rows.numbers("plan_mem", blank=0.0).tolist(),
+        starts.tolist(),
         strict=True,
     ):
         if duration_s < 0:
             unfinished.append(job)
             continue
         duration_ms = round(min(duration_s, _LONGEST_S) * 1000) or _SHORTEST_MS
-        jobs.setdefault(job, []).append(TraceTask(name, int(instances), duration_ms, cpu, memory))
+        task = TraceTask(name, int(instances), duration_ms, cpu, memory, start_s)
+        jobs.setdefault(job, []).append(task)
     return jobs, unfinished
 
 

@@ -7,7 +7,7 @@ import gzip
 import os
 import re
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -18,6 +18,8 @@ from numpy.typing import NDArray
 from loadmaster.envs.errors import InputError, unknown_name
 
 CSV_MAX_BYTES = 1 << 31  # of text; a larger file, or a small one that unpacks to more, is refused
+_BLOCK = 1 << 20  # bytes read at a time
+_COMPRESSIONS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}  # by a file's first bytes
 _BLANK_LINE = re.compile(rb"(?:\A|\n)\r?\n")
 
 EnvironmentSettings = TypeVar("EnvironmentSettings")
@@ -189,6 +191,34 @@ def read_csv(path: Path, columns: Sequence[str], *, header_optional: bool = Fals
         )
     lines = np.arange(table.num_rows, dtype=np.int64) + (2 if has_header else 1)
     return CsvTable(path, lines, {name: table[place] for name, place in places.items()})
+
+
+def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Lines of a text file with their numbers from 1, blank ones left out; gzip and zstd unpack.
+
+    The file is read in blocks, so it may be larger than memory. Damage is an InputError.
+    """
+    import pyarrow as pa
+
+    number, rest = 0, b""
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+        found = (name for magic, name in _COMPRESSIONS.items() if start.startswith(magic))
+        with pa.input_stream(str(path), compression=next(found, None)) as stream:
+            while block := stream.read(_BLOCK):
+                *lines, rest = (rest + block).split(b"\n")
+                for line in lines:
+                    number += 1
+                    if line.strip():
+                        yield number, line
+    except (OSError, pa.ArrowException) as fault:
+        reason = getattr(fault, "strerror", None) or "damaged or cut off"
+        raise InputError(
+            f"{path}, after line {number}: {reason}; expected plain text, gzip or zstd"
+        ) from None
+    if rest.strip():
+        yield number + 1, rest
 
 
 def _read_bytes(path: Path) -> bytes:

@@ -50,6 +50,14 @@ class Job:
 
 
 @dataclass(frozen=True)
+class RecordedJob:
+    """A job of a trace and the time at which it arrived, in seconds from any origin."""
+
+    arrival_s: float
+    job: Job
+
+
+@dataclass(frozen=True)
 class Workload:
     """A named set of job templates."""
 

@@ -43,6 +43,7 @@ COMMANDS = {
     "retrain": Command(
         "retrain", "retrain", "Train a bundle further on a changed workload, and compare."
     ),
+    "fit": Command("fit", "fit", "Find the best scheduler for your own trace."),
     "adapt": Command(
         "adapt", "adapt", "Adapt a policy to one application, and compare it with rules."
     ),

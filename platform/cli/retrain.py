@@ -15,7 +15,7 @@ from loadmaster.platform.ray.session import in_a_job, lower_priority, set_ray_en
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
     from loadmaster.platform.training.config import BaseConfig, Recipe
-    from loadmaster.platform.training.retraining import RetrainingFolder
+    from loadmaster.platform.training.request_folder import RequestFolder
     from loadmaster.serving.policies.comparison import ComparisonResult
 
 
@@ -95,7 +95,7 @@ def retrain(
 
 
 def train_in(
-    folder: RetrainingFolder, recipe: Recipe, settings: BaseConfig, address: str | None
+    folder: RequestFolder, recipe: Recipe, settings: BaseConfig, address: str | None
 ) -> None:
     """Train to the end, resuming an earlier attempt."""
     from loadmaster.platform.cli.train import create

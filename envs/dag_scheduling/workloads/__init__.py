@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.workloads import alibaba, synthetic, tpch
+from loadmaster.envs.dag_scheduling.workloads import alibaba, job_file, synthetic, tpch
 from loadmaster.envs.traces import WorkloadSpec, find_workload
 
 _LOADERS: tuple[tuple[str, str, Callable[[DagSchedulingSettings], Workload]], ...] = (
@@ -15,6 +15,7 @@ _LOADERS: tuple[tuple[str, str, Callable[[DagSchedulingSettings], Workload]], ..
     ),
     ("tpch", "TPC-H stage profiles measured on Spark (npy files under data/tpch)", tpch.load),
     ("alibaba", "production batch jobs, Alibaba 2018 (CSV under data/alibaba2018)", alibaba.load),
+    ("jobs", "your own jobs in JSON lines, as --set data=FILE (`loadmaster fit`)", job_file.load),
     (
         "toy",
         "three tiny jobs with constant durations, to compute by hand",

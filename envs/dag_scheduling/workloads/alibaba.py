@@ -9,7 +9,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from loadmaster.envs.alibaba import COLUMNS, TraceTask, dependencies, finished_tasks
-from loadmaster.envs.dag_scheduling.jobs import Job, Workload, build_workload, equal_tasks
+from loadmaster.envs.dag_scheduling.jobs import (
+    Job,
+    RecordedJob,
+    Workload,
+    build_workload,
+    equal_tasks,
+)
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.traces import read_csv, trace_path
@@ -30,6 +36,18 @@ def load(settings: DagSchedulingSettings) -> Workload:
 
 @lru_cache(maxsize=2)
 def _load(path: Path) -> Workload:
+    recorded, reasons = read_jobs(path)
+    description = f"{len(recorded)} jobs of {path.name}"
+    if reasons:
+        description += f"; left out: {reasons}"
+    try:
+        return build_workload("alibaba", [each.job for each in recorded], description)
+    except InputError as fault:
+        raise InputError(f"{path}: {fault}") from None
+
+
+def read_jobs(path: Path) -> tuple[list[RecordedJob], str]:
+    """Jobs of a trace in its order, each with the start of its first task; what was left out."""
     jobs, unfinished = finished_tasks(read_csv(path, COLUMNS, header_optional=True))
     skipped = dict.fromkeys(unfinished, "with unfinished tasks")  # job -> reason
     usable: dict[str, list[tuple[TraceTask, tuple[int, ...]]]] = {}
@@ -47,7 +65,7 @@ def _load(path: Path) -> Workload:
     kept = [task for rows in usable.values() for task, _ in rows]
     most_cpu = max(task.cpu for task in kept) or 1.0
     most_memory = max(task.memory for task in kept) or 1.0
-    templates = []
+    recorded = []
     for name, rows in usable.items():
         stages = (
             equal_tasks(
@@ -59,11 +77,6 @@ def _load(path: Path) -> Workload:
             )
             for task, parents in rows
         )
-        templates.append(Job(name, tuple(stages)))
-    description = f"{len(templates)} jobs of {path.name}"
-    if reasons:
-        description += f"; left out: {reasons}"
-    try:
-        return build_workload("alibaba", templates, description)
-    except InputError as fault:
-        raise InputError(f"{path}: {fault}") from None
+        arrival_s = min(task.start_s for task, _ in rows)
+        recorded.append(RecordedJob(arrival_s, Job(name, tuple(stages))))
+    return recorded, reasons

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from loadmaster.envs.gpu_scheduling.jobs import Workload
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.workloads import pai_like
-from loadmaster.envs.gpu_scheduling.workloads.traces import OPENB, PAI, PHILLY, load_toy
+from loadmaster.envs.gpu_scheduling.workloads.traces import JOBS, OPENB, PAI, PHILLY, load_toy
 from loadmaster.envs.traces import WorkloadSpec, find_workload
 
 _LOADERS: tuple[tuple[str, str, Callable[[GpuSchedulingSettings], Workload]], ...] = (
@@ -17,6 +17,7 @@ _LOADERS: tuple[tuple[str, str, Callable[[GpuSchedulingSettings], Workload]], ..
     ("pai", "jobs of Alibaba's PAI, 2020 (CSV under data/alibaba_gpu/v2020)", PAI.load),
     ("philly", "jobs of Microsoft's Philly, 2017 (CSV under data/alibaba_gpu)", PHILLY.load),
     ("openb", "pods of Alibaba's GPU cluster, 2023 (CSV under data/alibaba_gpu/v2023)", OPENB.load),
+    ("jobs", "your own jobs in CSV, as --set data=FILE (`loadmaster fit`)", JOBS.load),
     ("toy", "five tiny jobs, to schedule by hand", load_toy),
 )
 WORKLOADS = {name: WorkloadSpec(name, summary, load) for name, summary, load in _LOADERS}

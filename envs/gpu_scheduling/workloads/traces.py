@@ -4,7 +4,7 @@ A `TraceFormat` describes one trace: its file, its columns, and how rows become 
 GPU are left out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -189,6 +189,44 @@ def _parse_openb(table: CsvTable, types: Types) -> tuple[Jobs, dict[str, int]]:
     return jobs, {"without a GPU": (~with_gpu).sum(), "never scheduled": never}
 
 
+def _parse_jobs(table: CsvTable, types: Types) -> tuple[Jobs, dict[str, int]]:
+    """Jobs of a user: one row each, with all that an episode takes; `gpu_type` empty: any type."""
+    comm = table.numbers("comm", blank=0.0)
+    if (comm > 1).any():
+        raise table.fault(int(np.argmax(comm > 1)), "comm", "a share from 0 to 1")
+    jobs = Jobs(
+        arrival_s=table.numbers("arrival_s"),
+        duration_s=np.maximum(1.0, table.numbers("duration_s")),
+        instances=table.whole_numbers("instances", 1),
+        gpu=np.maximum(1, np.rint(table.numbers("gpus") * WHOLE).astype(np.int64)),
+        cpu=np.rint(table.numbers("cpus") * WHOLE).astype(np.int64),
+        gpu_type=_gpu_types(table, "gpu_type", types),
+        comm=comm,
+        user=_codes(table.text("user")),
+        job_id=table.whole_numbers("job_id"),
+    )
+    return jobs, {}
+
+
+def csv_lines(jobs: Jobs, types: Types) -> Iterator[str]:
+    """The lines of a file that workload `jobs` reads; `types` name the numbers in `gpu_type`."""
+    yield ",".join(JOBS.columns) + "\n"
+    for row in zip(*(column.tolist() for column in jobs), strict=True):
+        arrival_s, duration_s, instances, gpu, cpu, gpu_type, comm, user, job_id = row
+        name = "" if gpu_type == ANY_TYPE else types[gpu_type]
+        fields = (job_id, f"{arrival_s:.3f}", f"{duration_s:.3f}", instances, gpu / WHOLE)
+        yield ",".join(map(str, (*fields, cpu / WHOLE, name, round(comm, 6), user))) + "\n"
+
+
+JOBS = TraceFormat(
+    "jobs",
+    "jobs.csv",
+    (
+        *("job_id", "arrival_s", "duration_s", "instances", "gpus", "cpus"),
+        *("gpu_type", "comm", "user"),
+    ),
+    _parse_jobs,
+)
 PAI = TraceFormat(
     "pai",
     "alibaba_gpu/v2020/pai_jobs_recovered_sample.csv",
