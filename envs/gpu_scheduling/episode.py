@@ -10,8 +10,16 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.arrivals import draw_jobs
-from loadmaster.envs.gpu_scheduling.baselines import BASELINES, DRF, FASTEST, REPLAN_S, SRSF, Baseline
+from loadmaster.envs.gpu_scheduling.baselines import (
+    BASELINES,
+    DRF,
+    FASTEST,
+    REPLAN_S,
+    SRSF,
+    Baseline,
+)
 from loadmaster.envs.gpu_scheduling.baselines.mosa import new_search, run_annealed
+from loadmaster.envs.gpu_scheduling.calibration import tuned_baseline
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
 from loadmaster.envs.gpu_scheduling.gang_placement import best_gang
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload
@@ -102,8 +110,10 @@ def run_episode(
     """Run a baseline on the episode of `seed`. Thread-safe."""
     if policy not in BASELINES:
         raise unknown_name("policy", policy, BASELINES)
+    workload = workload or load_workload(settings)
     episode = build_episode(settings, seed, workload)
-    state = run_baseline(settings, episode, BASELINES[policy], record=record)
+    baseline = tuned_baseline(policy, settings, workload)
+    state = run_baseline(settings, episode, baseline, record=record)
     return episode_result(state, *episode[:2], policy, seed)
 
 
@@ -114,7 +124,7 @@ def run_baseline(
     ordering, (cluster, jobs, _) = baseline.ordering, episode
     state = new_state(settings, *episode, by_user=ordering.rule == DRF, record=record)
     state.rule[:] = baseline.values
-    if ordering.rule == SRSF:
+    if ordering.rule == SRSF or baseline.placement >= FASTEST:
         _find_best_rates(state, cluster, jobs)
     replan_s = np.inf
     if ordering.at_intervals:

@@ -207,24 +207,33 @@ def find_move(
     The time left at the expected speeds decides, including the work that a restart loses.
     """
     used, left_s = state.jobs[job, cols.ROWS_USED], expected_left_s(state, jobs, ordering, job)
+    migrate, swap = state.rule[rules.MIGRATE], state.rule[rules.SWAP]
+    best_s = left_s / state.progress[job, cols.BEST_RATE] if _knows_best(state, job) else 0.0
     if used > 0:
         restart_s, move = state.times[cols.RESTART_S], STAY
         if state.times[cols.NOW] - state.progress[job, cols.PLACED_S] < _LEAST_RUNS * restart_s:
             return STAY
         stay_s = left_s / gang_speed(state, cluster, jobs, job, used, False, True)
-        if state.rule[rules.MIGRATE] > 0:
+        if migrate > 0 and stay_s > migrate * best_s:
             take_room(state, jobs, state.free, job, used, -1)
             _, _, _, speed = best_gang(state, cluster, jobs, state.free, job, placement)
             take_room(state, jobs, state.free, job, used, 1)
-            if speed > 0 and stay_s > state.rule[rules.MIGRATE] * (left_s + restart_s) / speed:
+            if speed > 0 and stay_s > migrate * (left_s + restart_s) / speed:
                 move, stay_s = TO_FREE, (left_s + restart_s) / speed
     else:
-        restart_s, move, stay_s = 0.0, STAY, np.inf
-        if fits(state, state.jobs[job, cols.GROUP]):
-            _, _, _, speed = best_gang(state, cluster, jobs, state.free, job, placement)
-            stay_s = left_s / speed
-    if state.rule[rules.SWAP] > 0 and stay_s < np.inf:
+        if swap == 0 or not fits(state, state.jobs[job, cols.GROUP]):
+            return STAY
+        restart_s, move = 0.0, STAY
+        _, _, _, speed = best_gang(state, cluster, jobs, state.free, job, placement)
+        stay_s = left_s / speed
+    if swap > 0 and stay_s > swap * best_s:
         _, _, _, speed = best_gang(state, cluster, jobs, state.room, job, placement)
-        if speed > 0 and stay_s > state.rule[rules.SWAP] * (left_s + restart_s) / speed:
+        if speed > 0 and stay_s > swap * (left_s + restart_s) / speed:
             return TO_ROOM
     return move
+
+
+@njit_internal
+def _knows_best(state: SimState, job: int) -> bool:
+    """Whether the job's speed in the empty cluster is known, which no place can exceed."""
+    return bool(state.progress[job, cols.BEST_RATE] > 0)

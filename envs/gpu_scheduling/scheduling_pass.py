@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.gpu_scheduling import keys, queues
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.baselines import CONSOLIDATE, FASTEST, GIVEN, MIGRATE, SWAP, TETRIS
+from loadmaster.envs.gpu_scheduling.baselines import (
+    CONSOLIDATE,
+    FASTEST,
+    GIVEN,
+    MIGRATE,
+    SWAP,
+    TETRIS,
+)
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.gang_placement import STAY, TO_FREE, choose_gang, find_move
 from loadmaster.envs.gpu_scheduling.jobs import Jobs

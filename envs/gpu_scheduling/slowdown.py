@@ -65,7 +65,10 @@ def colocation_with(
     """
     exclusive = state.machines[machine, cols.WHOLE_GPUS]
     gpus = max(cluster.gpu_capacity[machine] // WHOLE - exclusive, 1)
-    if state.setup[cols.INTERFERENCE] == 0 or state.machines[machine, cols.SHARERS] + sharers <= gpus:
+    if (
+        state.setup[cols.INTERFERENCE] == 0
+        or state.machines[machine, cols.SHARERS] + sharers <= gpus
+    ):
         return 1.0
     use = (state.machines[machine, cols.SHARED] + shared) / (WHOLE * gpus)
     return 1.0 - float(state.factors[machine, cols.SEVERITY]) * (1.0 - _kept_by_use(use))

@@ -90,6 +90,7 @@ ORDERINGS: dict[str, Ordering] = {
         LAS,
         replans=True,
         at_intervals=True,
+        parameters={"age": 1},  # of the predictions for migration
     ),
 }
 # Preemptive rules with parameters.
