@@ -11,7 +11,7 @@ from loadmaster.envs.gpu_scheduling import baselines as rules
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, WHOLE, Jobs
-from loadmaster.envs.gpu_scheduling.keys import expected_left_s
+from loadmaster.envs.gpu_scheduling.keys import expected_left_s, has_progressed
 from loadmaster.envs.gpu_scheduling.placement import (
     PlacementPreferences,
     choose_machines,
@@ -26,7 +26,7 @@ from loadmaster.envs.gpu_scheduling.state import NONE, SimState, Table
 NOWHERE, ONE_MACHINE, ONE_RACK, ACROSS = 0, 1, 2, 3
 # Results of `find_move`.
 STAY, TO_FREE, TO_ROOM = 0, 1, 2
-_LEAST_RUNS = 5.0  # restarts: time on machines before a job may move, so that it progresses
+_LEAST_RESTARTS = 5.0  # work of a run, in restarts, before the job may move
 _TIE = 1e-6  # weight of the resources left over, between places that are otherwise equal
 _FREE_OF_CHARGE = 1e-9  # dollars per second, instead of 0
 
@@ -211,7 +211,7 @@ def find_move(
     best_s = left_s / state.progress[job, cols.BEST_RATE] if _knows_best(state, job) else 0.0
     if used > 0:
         restart_s, move = state.times[cols.RESTART_S], STAY
-        if state.times[cols.NOW] - state.progress[job, cols.PLACED_S] < _LEAST_RUNS * restart_s:
+        if not has_progressed(state, job, _LEAST_RESTARTS):
             return STAY
         stay_s = left_s / gang_speed(state, cluster, jobs, job, used, False, True)
         if migrate > 0 and stay_s > migrate * best_s:

@@ -84,10 +84,28 @@ def expected_left_s(state: SimState, jobs: Jobs, ordering: int, job: int) -> flo
     return max(predicted_left_s(state, jobs, job), 1.0)
 
 
+_LEAST_RESTARTS = 2.0  # work of a run, in restarts, before the job may be stopped
+_LEAST_STICK = 0.05  # likewise, as the keys of running jobs grow
+
+
+@njit_internal
+def has_progressed(state: SimState, job: int, restarts: float) -> bool:
+    """Whether a job does not run, or did as much in its run as so many restarts lose."""
+    if state.jobs[job, cols.ROWS_USED] == 0:
+        return True
+    run_s = state.times[cols.NOW] - state.progress[job, cols.PLACED_S]
+    return bool(run_s * state.progress[job, cols.RATE] >= restarts * state.times[cols.RESTART_S])
+
+
 @njit_internal
 def _tuned_key(state: SimState, jobs: Jobs, ordering: int, job: int) -> float:
     """Key of the rules with parameters."""
     rule, run_s = state.rule, attained_s(state, job)
+    promotes = ordering == rules.TIRESIAS and rule[rules.PROMOTE] > 0
+    if promotes or ordering in (rules.GAVEL, rules.THEMIS, rules.SHOCKWAVE):
+        # Waiting improves the key: jobs could stop each other before they progress.
+        if not has_progressed(state, job, _LEAST_RESTARTS):
+            return -np.inf
     elapsed_s = state.times[cols.NOW] - jobs.arrival_s[job]
     gpus = jobs.instances[job] * jobs.gpu[job] / WHOLE
     if ordering == rules.TIRESIAS:
@@ -98,7 +116,8 @@ def _tuned_key(state: SimState, jobs: Jobs, ordering: int, job: int) -> float:
         if rule[rules.PROMOTE] > 0 and elapsed_s - run_s > rule[rules.PROMOTE] * run_s:
             queue = 0.0
         return float(queue * _SECOND_QUEUE + jobs.arrival_s[job])
-    kept = 1.0 - rule[rules.STICK] if state.jobs[job, cols.ROWS_USED] > 0 else 1.0
+    running = state.jobs[job, cols.ROWS_USED] > 0
+    kept = 1.0 - max(rule[rules.STICK], _LEAST_STICK) if running else 1.0
     if ordering == rules.SRSF:
         best = max(state.progress[job, cols.BEST_RATE], 1e-9)
         return float(work_left_s(state, job) / best * gpus ** rule[rules.SIZE] * kept)

@@ -40,7 +40,7 @@ _MOVE: Values = {
     "swap": (0, 1.1, 1.2, 1.35, 1.5, 1.75, 2, 2.5, 3),
 }
 _AGE: Values = {"age": (0.1, 0.25, 0.5, 1, 2, 4)}
-_STICK: Values = {"stick": (0, 0.1, 0.2, 0.35, 0.5, 0.7)}
+_STICK: Values = {"stick": (0.05, 0.1, 0.2, 0.35, 0.5, 0.7)}
 _SIZE: Values = {"size": (0, 0.25, 0.5, 0.75, 1, 1.25)}
 _REPLAN: Values = {"replan_s": (60, 120, 240, 360, 600, 1200)}
 _QUEUES: Values = {

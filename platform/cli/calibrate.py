@@ -36,6 +36,8 @@ def calibrate(
 
         loadmaster calibrate dag_scheduling --set arrivals=poisson --set interarrival_s=25
 
+        loadmaster calibrate gpu_scheduling --set cluster=medium
+
         loadmaster calibrate stream_scaling --set job=medium-1
 
         loadmaster calibrate pod_scaling --set application=test --each -o test.json
@@ -50,12 +52,8 @@ def calibrate(
     from loadmaster.models.files import atomic_text_file
     from loadmaster.platform.evaluation import adapters, calibration
 
-    known = environments()
-    spec = known[adapters.environment_name(environment)]
+    spec = environments()[adapters.environment_name(environment)]
     tuning = spec.tuning
-    if tuning is None:
-        expected = " or ".join(one.name for one in known.values() if one.tuning is not None)
-        raise UsageError(f"no baseline of {spec.name} has parameters; expected {expected}")
     for name in policy or []:
         if name not in tuning.tunable:
             raise unknown_name("tunable baseline", name, tuning.tunable)
