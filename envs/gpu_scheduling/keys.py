@@ -101,11 +101,11 @@ def has_progressed(state: SimState, job: int, restarts: float) -> bool:
 def _tuned_key(state: SimState, jobs: Jobs, ordering: int, job: int) -> float:
     """Key of the rules with parameters."""
     rule, run_s = state.rule, attained_s(state, job)
-    promotes = ordering == rules.TIRESIAS and rule[rules.PROMOTE] > 0
-    if promotes or ordering in (rules.GAVEL, rules.THEMIS, rules.SHOCKWAVE):
-        # Waiting improves the key: jobs could stop each other before they progress.
-        if not has_progressed(state, job, _LEAST_RESTARTS):
-            return -np.inf
+    # If waiting improves keys, jobs could stop each other before they progress.
+    improves = ordering in (rules.GAVEL, rules.THEMIS, rules.SHOCKWAVE)
+    improves = improves or (ordering == rules.TIRESIAS and rule[rules.PROMOTE] > 0)
+    if improves and not has_progressed(state, job, _LEAST_RESTARTS):
+        return -np.inf
     elapsed_s = state.times[cols.NOW] - jobs.arrival_s[job]
     gpus = jobs.instances[job] * jobs.gpu[job] / WHOLE
     if ordering == rules.TIRESIAS:
