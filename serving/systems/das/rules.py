@@ -15,12 +15,12 @@ from loadmaster.models.policy import Explanation, Proposal
 from loadmaster.serving.systems.das.schema import DasState
 from loadmaster.serving.systems.das.snapshot import tables_of, to_schema
 
-# By mean completion time, see docs/gpu_scheduling.md. The first two know the speeds of machines,
-# the first also predicts by users' finished jobs. The last is the default of most schedulers.
+# The first is the default. `las-fastest` and `predicted-speed-price` know the speeds of machines,
+# the latter also predicts by users' finished jobs. `fifo-best-fit` is usual in schedulers.
 RULES = (
-    "predicted-speed-price",
-    "las-fastest",
     "las-consolidate",
+    "las-fastest",
+    "predicted-speed-price",
     "drf-consolidate",
     "fifo-consolidate",
     "fifo-best-fit",
