@@ -220,10 +220,8 @@ class EnvironmentSpec:
         return sampler
 
     @property
-    def tuning(self) -> Tuning | None:
-        """What `loadmaster calibrate` tunes; None if no baseline has parameters."""
-        if find_spec(f"{self.package}.tuning") is None:
-            return None
+    def tuning(self) -> Tuning:
+        """What `loadmaster calibrate` tunes."""
         tuning: Tuning = resolve(f"{self.package}.tuning:TUNING")
         return tuning
 

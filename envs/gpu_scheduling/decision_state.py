@@ -20,7 +20,7 @@ from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.placement import fits
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance, update_speeds
-from loadmaster.envs.gpu_scheduling.state import SimState
+from loadmaster.envs.gpu_scheduling.state import SimState, add_finished
 
 # `counts`
 SHOWN, RUNNING_JOBS, HISTORY_ROWS, PREEMPTS, PHASE, COUNTS = range(6)
@@ -160,10 +160,7 @@ def remove_finished(state: SimState, jobs: Jobs, decision: DecisionState) -> Non
             place += 1
             continue
         if not np.isnan(state.progress[job, cols.FINISHED_S]):
-            of_user = decision.users[jobs.user[job]]
-            of_user[JOBS_DONE] += 1
-            difference = np.log1p(state.progress[job, cols.RUN_S] / 60) - of_user[LOG_RUN]
-            of_user[LOG_RUN] += difference / of_user[JOBS_DONE]
+            add_finished(decision.users, jobs.user[job], state.progress[job, cols.RUN_S])
         decision.counts[RUNNING_JOBS] -= 1
         decision.running[place] = decision.running[decision.counts[RUNNING_JOBS]]
     decision.sums[FEE_RATE] = rate

@@ -22,7 +22,8 @@ def describe_episode(settings: GpuSchedulingSettings, recorded: int | None = Non
 
 def changed_settings(settings: GpuSchedulingSettings) -> list[tuple[str, str]]:
     """Names and values of changed settings, apart from those in the title."""
-    shown = {"workload", "data", "cluster", "machines", "gpu_types", "max_queue", "history"}
+    shown = {"workload", "data", "calibration", "cluster", "machines", "gpu_types"}
+    shown |= {"max_queue", "history"}
     machines = "+".join(_group(group) for group in settings.machines)
     named = settings.cluster if not machines and settings.cluster != "small" else ""
     gpu_types = "+".join(_gpu(gpu) for gpu in settings.gpu_types)

@@ -10,12 +10,21 @@ from loadmaster.envs.compiled import compiled
 from loadmaster.envs.errors import unknown_name
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.arrivals import draw_jobs
-from loadmaster.envs.gpu_scheduling.baselines import BASELINES, DRF, Baseline
+from loadmaster.envs.gpu_scheduling.baselines import (
+    BASELINES,
+    DRF,
+    FASTEST,
+    REPLAN_S,
+    SRSF,
+    Baseline,
+)
 from loadmaster.envs.gpu_scheduling.baselines.mosa import new_search, run_annealed
+from loadmaster.envs.gpu_scheduling.calibration import tuned_baseline
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
+from loadmaster.envs.gpu_scheduling.gang_placement import best_gang
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload
 from loadmaster.envs.gpu_scheduling.placement import PlacementPreferences, no_preferences
-from loadmaster.envs.gpu_scheduling.scheduling_pass import replan, run_scheduling_pass
+from loadmaster.envs.gpu_scheduling.scheduling_pass import migrates, replan, run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
 from loadmaster.envs.gpu_scheduling.state import SimState, new_state, with_more_trace
@@ -101,8 +110,10 @@ def run_episode(
     """Run a baseline on the episode of `seed`. Thread-safe."""
     if policy not in BASELINES:
         raise unknown_name("policy", policy, BASELINES)
+    workload = workload or load_workload(settings)
     episode = build_episode(settings, seed, workload)
-    state = run_baseline(settings, episode, BASELINES[policy], record=record)
+    baseline = tuned_baseline(policy, settings, workload)
+    state = run_baseline(settings, episode, baseline, record=record)
     return episode_result(state, *episode[:2], policy, seed)
 
 
@@ -112,9 +123,13 @@ def run_baseline(
     """Run a baseline to the end; return the final state."""
     ordering, (cluster, jobs, _) = baseline.ordering, episode
     state = new_state(settings, *episode, by_user=ordering.rule == DRF, record=record)
+    state.rule[:] = baseline.values
+    if ordering.rule == SRSF or baseline.placement >= FASTEST:
+        _find_best_rates(state, cluster, jobs)
+    replan_s = np.inf
     if ordering.at_intervals:
         state.times[cols.NEXT_REPLAN] = 0.0
-    replan_s = settings.replan_s if ordering.at_intervals else np.inf
+        replan_s = state.rule[REPLAN_S] or settings.replan_s
     while True:
         if baseline.annealed:
             status = run_annealed(state, cluster, jobs, new_search(settings, cluster, jobs))
@@ -124,6 +139,14 @@ def run_baseline(
         if status != cols.GROW_TRACE:
             return state
         state = with_more_trace(state)
+
+
+@compiled
+def _find_best_rates(state: SimState, cluster: Cluster, jobs: Jobs) -> None:
+    """Write the speed of each job in the empty cluster."""
+    for job in range(len(jobs.arrival_s)):
+        _, _, _, speed = best_gang(state, cluster, jobs, state.free, job, FASTEST)
+        state.progress[job, cols.BEST_RATE] = speed
 
 
 @compiled
@@ -145,7 +168,7 @@ def _run_rules(
         status = advance(state, cluster, jobs, ordering)
         if status != cols.DECIDE:
             return status
-        if state.clock[cols.QUEUED] == 0:
+        if state.clock[cols.QUEUED] == 0 and not (replans and migrates(state, placement)):
             continue
         now = state.times[cols.NOW]
         if replans and (replan_s == np.inf or now >= state.times[cols.NEXT_REPLAN]):

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
-from loadmaster.envs.gpu_scheduling.queues import LAS_THRESHOLD_GPU_S
+from loadmaster.envs.gpu_scheduling.keys import LAS_THRESHOLD_GPU_S
 
 # Columns of `jobs`.
 INSTANCES = 0  # log of the number of instances

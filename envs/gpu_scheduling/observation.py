@@ -17,8 +17,8 @@ from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import SHOWN, DecisionState
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
+from loadmaster.envs.gpu_scheduling.keys import dominant_share
 from loadmaster.envs.gpu_scheduling.placement import fits, instances_that_fit
-from loadmaster.envs.gpu_scheduling.queues import dominant_share
 from loadmaster.envs.gpu_scheduling.scheduling_pass import list_pending
 from loadmaster.envs.gpu_scheduling.slowdown import current_colocation
 from loadmaster.envs.gpu_scheduling.state import SimState

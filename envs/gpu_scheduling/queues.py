@@ -1,4 +1,4 @@
-"""Pending jobs: heaps, the queue in order of arrival, and the keys of ordering rules.
+"""Pending jobs: heaps, and the queue in order of arrival.
 
 Jobs with equal demands form a group. Within a group the job with the lowest key goes first; keys of
 pending jobs change only by `rekey`. Between groups the scores of their first jobs decide, which may
@@ -10,11 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import njit_inline, njit_internal
+from loadmaster.envs.compiled import njit_internal
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.baselines import DRF, GIVEN, LAS, SJF, SRTF, TETRIS
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
+from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.placement import track, untrack
 from loadmaster.envs.gpu_scheduling.state import SimState, Table
 
@@ -167,86 +166,3 @@ def rekey(state: SimState, jobs: Jobs, job: int, key: float) -> None:
     state.key[job] = key
     first, length = state.groups[group, cols.HEAP], state.groups[group, cols.LENGTH]
     heap_update(pending_heap(state, jobs), first, length, job)
-
-
-LAS_THRESHOLD_GPU_S = 18_000.0  # attained service that separates the two queues of Tiresias
-_SECOND_QUEUE = 1e12  # seconds: later than every arrival, and fractions stay representable
-
-
-@njit_internal
-def first_key(jobs: Jobs, ordering: int, job: int) -> float:
-    """Key of a job at its arrival."""
-    if ordering in (SJF, SRTF, TETRIS):
-        return float(jobs.duration_s[job])
-    if ordering == GIVEN:
-        return np.inf  # no priority was given yet
-    return float(jobs.arrival_s[job])
-
-
-@njit_internal
-def key_now(state: SimState, jobs: Jobs, ordering: int, job: int) -> float:
-    """Current key of a job that may have run before, or be running."""
-    now = state.times[cols.NOW]
-    if ordering == LAS:
-        # 2D-LAS (Tiresias, NSDI 2019): attained service is GPUs times time; FIFO in either queue.
-        run_s = state.progress[job, cols.RUN_S]
-        if state.jobs[job, cols.ROWS_USED] > 0:
-            run_s += now - state.progress[job, cols.PLACED_S]
-        attained = run_s * jobs.instances[job] * jobs.gpu[job] / WHOLE
-        second = _SECOND_QUEUE if attained >= LAS_THRESHOLD_GPU_S else 0.0
-        return second + float(jobs.arrival_s[job])
-    if ordering == SRTF:
-        return float(
-            state.progress[job, cols.LEFT_S]
-            - (now - state.progress[job, cols.SINCE_S]) * state.progress[job, cols.RATE]
-        )
-    return first_key(jobs, ordering, job)
-
-
-@njit_inline
-def score_of(state: SimState, jobs: Jobs, ordering: int, epsilon: float, job: int) -> float:
-    """Score of a group's first job: the lowest goes first; ties by key, then by id."""
-    if ordering == DRF:
-        return dominant_share(state, jobs.user[job])
-    if ordering == TETRIS:
-        # Tetris (SIGCOMM 2014): alignment less epsilon times the work left.
-        return epsilon * _work(state, jobs, job) - _alignment(state, jobs, job)
-    return float(state.key[job])
-
-
-@njit_internal
-def dominant_share(state: SimState, user: int) -> float:
-    """DRF (NSDI 2011): the larger of a user's shares of all GPUs and of all cores."""
-    gpus = state.user_use[user, cols.GPU] / state.setup[cols.ALL_GPU]
-    cpus = state.user_use[user, cols.CPU] / state.setup[cols.ALL_CPU]
-    return max(gpus, cpus)
-
-
-@njit_internal
-def _alignment(state: SimState, jobs: Jobs, job: int) -> float:
-    """Dot product of the gang's demands and the free resources, as shares of the cluster."""
-    all_gpus, all_cpus = state.setup[cols.ALL_GPU], state.setup[cols.ALL_CPU]
-    gpus = jobs.instances[job] * jobs.gpu[job] / all_gpus * state.clock[cols.FREE_GPU] / all_gpus
-    cpus = jobs.instances[job] * jobs.cpu[job] / all_cpus * state.clock[cols.FREE_CPU] / all_cpus
-    return gpus + cpus
-
-
-@njit_internal
-def _work(state: SimState, jobs: Jobs, job: int) -> float:
-    """Duration of a job times its demands, as shares of the cluster."""
-    gpus = jobs.gpu[job] / state.setup[cols.ALL_GPU]
-    cpus = jobs.cpu[job] / state.setup[cols.ALL_CPU]
-    return float(jobs.duration_s[job] * jobs.instances[job] * (gpus + cpus))
-
-
-@njit_inline
-def tetris_epsilon(state: SimState, jobs: Jobs) -> float:
-    """Mean alignment over mean work of the pending jobs, to scale both alike."""
-    aligned, work = 0.0, 0.0
-    end = len(state.jobs) - 1
-    job = state.jobs[end, cols.LATER]
-    while job != end:
-        aligned += _alignment(state, jobs, job)
-        work += _work(state, jobs, job)
-        job = state.jobs[job, cols.LATER]
-    return aligned / max(work, 1e-12)

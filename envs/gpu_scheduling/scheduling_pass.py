@@ -10,11 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_internal
-from loadmaster.envs.gpu_scheduling import queues
+from loadmaster.envs.gpu_scheduling import keys, queues
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.baselines import CONSOLIDATE, GIVEN, TETRIS
+from loadmaster.envs.gpu_scheduling.baselines import (
+    CONSOLIDATE,
+    FASTEST,
+    GIVEN,
+    MIGRATE,
+    SWAP,
+    TETRIS,
+)
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.gang_placement import STAY, TO_FREE, choose_gang, find_move
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
+from loadmaster.envs.gpu_scheduling.keys import key_now
 from loadmaster.envs.gpu_scheduling.placement import (
     PlacementPreferences,
     choose_machines,
@@ -22,7 +31,7 @@ from loadmaster.envs.gpu_scheduling.placement import (
     fits,
     take_room,
 )
-from loadmaster.envs.gpu_scheduling.queues import key_now, rekey
+from loadmaster.envs.gpu_scheduling.queues import rekey
 from loadmaster.envs.gpu_scheduling.simulator import start, stop
 from loadmaster.envs.gpu_scheduling.state import NONE, SimState, Table
 
@@ -45,7 +54,7 @@ def run_scheduling_pass(
     epsilon, started = 0.0, 0
     state.clock[cols.EPOCHS] += 1
     if ordering == TETRIS:
-        epsilon = queues.tetris_epsilon(state, jobs)
+        epsilon = keys.tetris_epsilon(state, jobs)
     while True:
         best, best_score = NONE, np.inf
         for place in range(state.clock[cols.WAITING_GROUPS]):
@@ -53,7 +62,7 @@ def run_scheduling_pass(
             if backfill and not fits(state, group):
                 continue
             job = state.heap[state.groups[group, cols.HEAP]]
-            score = queues.score_of(state, jobs, ordering, epsilon, job)
+            score = keys.score_of(state, jobs, ordering, epsilon, job)
             if score > best_score or state.key[job] == np.inf:
                 continue
             tied = score == best_score and best != NONE
@@ -62,7 +71,7 @@ def run_scheduling_pass(
             best, best_score = job, score
         if best == NONE or not fits(state, state.jobs[best, cols.GROUP]):
             return started
-        rows = choose_machines(state, cluster, jobs, state.free, best, placement, preferences)
+        rows = choose_gang(state, cluster, jobs, state.free, best, placement, preferences)
         queues.dequeue(state, jobs, best)
         start(state, cluster, jobs, best, rows)
         started += 1
@@ -116,34 +125,54 @@ def replan(
 ) -> None:
     """Place all jobs in order, each as if those behind it did not exist.
 
-    A running job keeps its machines unless a job before it needs them. A pending job first tries
-    the resources that are free now, to avoid preemption. A preempted job returns to its last
-    checkpoint and is placed again at its turn.
+    A running job keeps its machines unless a job before it needs them, or the rule migrates it. A
+    pending job first tries the resources that are free now, to avoid preemption. A preempted job
+    returns to its last checkpoint and is placed again at its turn.
     """
     state.clock[cols.EPOCHS] += 1
     for place in range(state.clock[cols.RUNNING]):
         job = state.event_heap[place]
         state.key[job] = key_now(state, jobs, ordering, job)
+    if ordering > GIVEN:
+        _rekey_pending(state, jobs, ordering)
     left = _rank_all(state, cluster, jobs)
-    closed = False
+    closed, moves = False, migrates(state, placement)
     while left > 0:
         job = state.order[0]
         queues.heap_remove(queues.replan_heap(state, jobs), 0, left, job)
         left -= 1
+        move = find_move(state, cluster, jobs, ordering, placement, job) if moves else STAY
         if state.jobs[job, cols.ROWS_USED] > 0:
-            if _reserve(state, jobs, job):
+            if move == STAY and _reserve(state, jobs, job):
                 continue
             _preempt(state, cluster, jobs, ordering, job)
         if closed:
             continue
-        room = state.free if fits(state, state.jobs[job, cols.GROUP]) else state.room
-        rows = choose_machines(state, cluster, jobs, room, job, placement, preferences)
+        in_free = move in (STAY, TO_FREE) and fits(state, state.jobs[job, cols.GROUP])
+        room = state.free if in_free else state.room
+        rows = choose_gang(state, cluster, jobs, room, job, placement, preferences)
         if rows == 0:
             closed = state.setup[cols.BACKFILL] == 0
             continue
         queues.dequeue(state, jobs, job)
         start(state, cluster, jobs, job, rows)
         _reserve(state, jobs, job)
+
+
+@njit_internal
+def migrates(state: SimState, placement: int) -> bool:
+    """Whether the rule moves running jobs to faster machines."""
+    return placement >= FASTEST and (state.rule[MIGRATE] > 0 or state.rule[SWAP] > 0)
+
+
+@njit_internal
+def _rekey_pending(state: SimState, jobs: Jobs, ordering: int) -> None:
+    """Update the keys of pending jobs, which change with time."""
+    end = len(state.jobs) - 1
+    job = state.jobs[end, cols.LATER]
+    while job != end:
+        rekey(state, jobs, job, key_now(state, jobs, ordering, job))
+        job = state.jobs[job, cols.LATER]
 
 
 @compiled

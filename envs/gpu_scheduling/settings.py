@@ -112,6 +112,8 @@ class GpuSchedulingSettings(Settings):
     waiting_penalty: float = Field(default=0.01, ge=0)  # alpha: per requested GPU left waiting
     durations: Literal["unknown", "known"] = "unknown"  # whether agents observe job durations
 
+    calibration: Path | None = None  # tuned heuristics' parameters; None: those shipped
+
     max_queue: PositiveInt = 64  # job rows of the observation
     history: PositiveInt = 8  # tau: past decisions with observed speeds
 

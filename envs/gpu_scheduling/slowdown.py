@@ -50,16 +50,27 @@ def _kept_by_use(use: float) -> float:
 
 @njit_internal
 def current_colocation(state: SimState, cluster: Cluster, machine: int) -> float:
-    """Share of its speed that an instance keeps which shares a GPU of this machine with others.
+    """Share of its speed that an instance keeps which shares a GPU of this machine with others."""
+    return colocation_with(state, cluster, machine, 0, 0)
+
+
+@njit_internal
+def colocation_with(
+    state: SimState, cluster: Cluster, machine: int, sharers: int, shared: int
+) -> float:
+    """`current_colocation` with more sharers, which request `shared` percent in all.
 
     Sharers spread evenly over the GPUs that are not used exclusively. Nothing is lost while each
     has a GPU to itself; beyond that, the measured curve applies at the mean combined use.
     """
     exclusive = state.machines[machine, cols.WHOLE_GPUS]
     gpus = max(cluster.gpu_capacity[machine] // WHOLE - exclusive, 1)
-    if state.setup[cols.INTERFERENCE] == 0 or state.machines[machine, cols.SHARERS] <= gpus:
+    if (
+        state.setup[cols.INTERFERENCE] == 0
+        or state.machines[machine, cols.SHARERS] + sharers <= gpus
+    ):
         return 1.0
-    use = state.machines[machine, cols.SHARED] / (WHOLE * gpus)
+    use = (state.machines[machine, cols.SHARED] + shared) / (WHOLE * gpus)
     return 1.0 - float(state.factors[machine, cols.SEVERITY]) * (1.0 - _kept_by_use(use))
 
 
@@ -86,7 +97,13 @@ def gang_speed(
             speed *= state.factors[machine, cols.COLOCATION]
         slowest = min(slowest, speed)
         one_rack = one_rack and cluster.rack[machine] == rack
-    if interference and rows > 1:  # the communication of a spread gang takes longer
-        stretch = _STRETCH_RACK if one_rack else _STRETCH_ACROSS
-        slowest *= 1.0 / (1.0 - jobs.comm[job] + jobs.comm[job] * stretch)
+    if interference and rows > 1:
+        slowest *= network_factor(jobs.comm[job], one_rack)
     return slowest
+
+
+@njit_internal
+def network_factor(comm: float, one_rack: bool) -> float:
+    """Share of its speed that a gang on several machines keeps: its communication takes longer."""
+    stretch = _STRETCH_RACK if one_rack else _STRETCH_ACROSS
+    return float(1.0 / (1.0 - comm + comm * stretch))

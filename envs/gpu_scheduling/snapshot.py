@@ -14,7 +14,8 @@ from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import RUNNING_JOBS, DecisionState
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.queues import enqueue, key_now
+from loadmaster.envs.gpu_scheduling.keys import key_now
+from loadmaster.envs.gpu_scheduling.queues import enqueue
 from loadmaster.envs.gpu_scheduling.simulator import start
 from loadmaster.envs.gpu_scheduling.slowdown import current_colocation, gang_speed
 from loadmaster.envs.gpu_scheduling.state import SimState

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_inline
+from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
+from loadmaster.envs.gpu_scheduling.baselines import PARAMETERS
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
@@ -47,13 +48,14 @@ SEED, BACKFILL, INTERFERENCE, ALL_GPU, ALL_CPU, SETUP_SIZE = range(6)
 
 # `progress`, one row per job.
 LEFT_S, SINCE_S, RATE, PLACED_S, FIRST_START_S, FINISHED_S, RUN_S, FEE, FEE_RATE = range(9)
-PLACED_LEFT_S, PROGRESS_COLUMNS = 9, 10
+PLACED_LEFT_S, BEST_RATE, PROGRESS_COLUMNS = 9, 10, 11
 # LEFT_S          work left at SINCE_S, in seconds at speed 1
 # RATE            current speed; 0 if the job does not run
 # PLACED_S        start of the current run, and PLACED_LEFT_S the work left then
 # FIRST_START_S, FINISHED_S  nan before
 # RUN_S           time on machines before PLACED_S, and FEE the dollars for it
 # FEE_RATE        dollars per second of the current run
+# BEST_RATE       speed in the empty cluster; only for rules that use it, else 0
 
 # `jobs`, one row per job, and a last one that closes the ring of the queue.
 FIRST_ROW, ROWS_USED, GROUP, LATER, EARLIER, STARTED, JOB_COLUMNS = range(7)
@@ -75,9 +77,10 @@ FIRST, WHOLE_GPUS, SHARERS, SHARED, VISITED, IS_CHANGED, CHANGED, MACHINE_COLUMN
 # CHANGED         list of machines, not indexed by machine
 
 # `factors`, one row per machine.
-COLOCATION, SEVERITY = 0, 1
+COLOCATION, SEVERITY, SCORE = 0, 1, 2
 # COLOCATION      share of their speed that sharers keep
 # SEVERITY        loss by sharing on this GPU type, relative to a V100
+# SCORE           scratch of placement rules: the lowest goes first, infinity is excluded
 
 # `free` and `room`
 GPU, CPU = 0, 1
@@ -88,11 +91,16 @@ HEAP, LENGTH, WAITING, WAITING_AT, SHAPE, INSTANCES, GROUP_COLUMNS = range(7)
 # WAITING         list of groups with pending jobs; WAITING_AT the group's index in it
 
 # `shapes`: demands of a single instance.
-EACH_GPU, EACH_CPU, KIND, HOLDS, GROUPS, TRACKED, TRACKED_AT, SHAPE_COLUMNS = range(8)
+EACH_GPU, EACH_CPU, KIND, HOLDS, GROUPS, TRACKED, TRACKED_AT, ARRIVED, SHAPE_COLUMNS = range(9)
 # KIND            GPU type it needs
 # HOLDS           instances that fit into the cluster now; updated only for tracked shapes
 # GROUPS          groups of this shape with pending jobs
 # TRACKED         list of shapes with such groups; TRACKED_AT the shape's index in it
+# ARRIVED         jobs of this shape that have arrived
+
+# `user_history`, one row per user, and a last one for all.
+USER_DONE, USER_LOG_RUN = 0, 1
+# USER_LOG_RUN    mean of log(1 + minutes on machines) over the USER_DONE finished jobs
 
 # Columns of `trace` are those of `PlacementTrace`.
 
@@ -110,7 +118,7 @@ class SimState(NamedTuple):
     rows: Table  # (R, ROW_COLUMNS)
     row_speed: NDArray[np.float64]  # (R,) of an instance, without interference
     machines: Table  # (M, MACHINE_COLUMNS)
-    factors: NDArray[np.float64]  # (M, 2)
+    factors: NDArray[np.float64]  # (M, 3)
     free: Table  # (M, 2) GPU and CPU, percent
     groups: Table  # (N, GROUP_COLUMNS) of which G are in use
     shapes: Table  # (N, SHAPE_COLUMNS) of which S are in use
@@ -122,6 +130,8 @@ class SimState(NamedTuple):
     order: Table  # (N,) heap of all jobs in the system while replanning
     order_at: Table  # (N,) index of a job in `order`
     rack_fit: Table  # (racks,) scratch
+    rule: NDArray[np.float64]  # parameters of the heuristic, as in `baselines.PARAMETERS`
+    user_history: NDArray[np.float64]  # (U + 1, 2) finished jobs
     trace: NDArray[np.float64]  # (rows, 5) finished allocations; no rows: not recorded
 
 
@@ -151,7 +161,7 @@ def new_state(
         rows=np.full((rows, ROW_COLUMNS), NONE, np.int64),
         row_speed=np.zeros(rows),
         machines=np.zeros((machines, MACHINE_COLUMNS), np.int64),
-        factors=np.ones((machines, 2)),
+        factors=np.ones((machines, 3)),
         free=np.zeros((machines, 2), np.int64),
         groups=np.zeros((count, GROUP_COLUMNS), np.int64),
         shapes=np.zeros((count, SHAPE_COLUMNS), np.int64),
@@ -163,6 +173,8 @@ def new_state(
         order=np.zeros(count, np.int64),
         order_at=np.zeros(count, np.int64),
         rack_fit=np.zeros(int(cluster.rack.max()) + 1, np.int64),
+        rule=np.zeros(len(PARAMETERS)),
+        user_history=np.zeros((int(jobs.user.max(initial=0)) + 2, 2)),
         trace=np.zeros((2 * rows + 64 if record else 0, 5)),
     )
     state.setup[: INTERFERENCE + 1] = seed, settings.backfill, settings.interference
@@ -235,6 +247,14 @@ def _group(state: SimState, jobs: Jobs, order: NDArray[np.int64], by_user: bool)
             state.groups[group, SHAPE] = shape
             state.groups[group, INSTANCES] = jobs.instances[job]
         state.jobs[job, GROUP] = group
+
+
+@njit_internal
+def add_finished(history: NDArray[np.float64], row: int, run_s: float) -> None:
+    """Add a finished job to a count and a mean of log(1 + minutes on machines)."""
+    history[row, USER_DONE] += 1
+    difference = np.log1p(run_s / 60) - history[row, USER_LOG_RUN]
+    history[row, USER_LOG_RUN] += difference / history[row, USER_DONE]
 
 
 def with_more_trace(state: SimState) -> SimState:

@@ -114,7 +114,8 @@ def _state_of(batch: BatchedState, i: int) -> SimState:
         s.key[i, :jobs], s.jobs[i, : jobs + 1], s.rows[i, :rows], s.row_speed[i, :rows],
         s.machines[i], s.factors[i], s.free[i], s.groups[i, :jobs], s.shapes[i, :jobs],
         s.heap[i, :jobs], s.event_heap[i, :jobs], s.place[i, :jobs], s.user_use[i, :users],
-        s.room[i], s.order[i, :jobs], s.order_at[i, :jobs], s.rack_fit[i], s.trace[i],
+        s.room[i], s.order[i, :jobs], s.order_at[i, :jobs], s.rack_fit[i], s.rule[i],
+        s.user_history[i, : users + 1], s.trace[i],
     )  # fmt: skip
 
 

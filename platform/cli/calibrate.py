@@ -48,6 +48,8 @@ def calibrate(
 
         loadmaster calibrate dag_scheduling --set arrivals=poisson --set interarrival_s=25
 
+        loadmaster calibrate gpu_scheduling --set cluster=medium
+
         loadmaster calibrate stream_scaling --set job=medium-1
 
         loadmaster calibrate pod_scaling --set application=test --each --output test.json
@@ -64,12 +66,8 @@ def calibrate(
     from loadmaster.platform.evaluation import adapters, calibration
     from loadmaster.platform.evaluation.matrix_file import missing_traces
 
-    known = environments()
-    spec = known[adapters.environment_name(environment)]
+    spec = environments()[adapters.environment_name(environment)]
     tuning = spec.tuning
-    if tuning is None:
-        expected = " or ".join(one.name for one in known.values() if one.tuning is not None)
-        raise UsageError(f"no baseline of {spec.name} has parameters; expected {expected}")
     for name in policy or []:
         if name not in tuning.tunable:
             raise unknown_name("tunable baseline", name, tuning.tunable)

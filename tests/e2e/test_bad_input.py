@@ -67,7 +67,7 @@ CASES = [
     (f"{GPU} --set load=1 --set interarrival_s=9", "interarrival_s and load"),
     (f"{GPU} --workload toy --set jobs=6", "6", "'toy'", "5"),
     (f"{GPU} --policy @/bundles/good", "'dag_scheduling'", "'gpu_scheduling'"),
-    ("calibrate gpu_scheduling", "gpu_scheduling"),
+    ("calibrate gpu_scheduling --each", "gpu_scheduling"),
     ("replay gpu_scheduling --policy las-consolidated", "'las-consolidate'"),
     ("replay gpu_scheduling --policy @/bundles/good", "'dag_scheduling'", "'gpu_scheduling'"),
     ("replay gpu_scheduling --picture @/decisions.png", "--picture", "learned policy"),

@@ -1,11 +1,42 @@
-"""Heuristic baselines by name: an ordering rule combined with a placement rule, and MOSA."""
+"""Heuristic baselines by name: an ordering rule combined with a placement rule, and MOSA.
 
-from dataclasses import dataclass
+Rules with parameters (`PARAMETERS`) are tuned by `loadmaster calibrate`; those named here apply
+where no calibration does.
+"""
 
-# Ordering rules. GIVEN: by keys that the caller wrote into the state.
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# Ordering rules. GIVEN: by keys that the caller wrote into the state. The keys of the rules after
+# it change with time.
 FIFO, SJF, SRTF, DRF, TETRIS, LAS, GIVEN = 0, 1, 2, 3, 4, 5, 6
-# Placement rules. AFFINITY: by the numbers in `PlacementPreferences`.
+TIRESIAS, PREDICTED, GAVEL, THEMIS, SHOCKWAVE, SRSF = 7, 8, 9, 10, 11, 12
+# Placement rules. AFFINITY: by the numbers in `PlacementPreferences`. Those after it choose the
+# machines of a gang as a whole, apart from FGD.
 FIRST_FIT, BEST_FIT, WORST_FIT, LOAD_BALANCE, CONSOLIDATE, AFFINITY = 0, 1, 2, 3, 4, 5
+FGD, FASTEST, CHEAPEST, SPEED_PRICE = 6, 7, 8, 9
+
+# Columns of `SimState.rule`.
+PARAMETERS = (
+    "replan_s", "threshold_gpu_s", "second", "promote", "size", "age", "fair", "stick", "migrate",
+    "swap", "price", "spread", "fit",
+)  # fmt: skip
+REPLAN_S, THRESHOLD_GPU_S, SECOND, PROMOTE, SIZE, AGE, FAIR, STICK = range(8)
+MIGRATE, SWAP, PRICE, SPREAD, FIT = range(8, 13)
+# REPLAN_S         replanning interval; 0: the setting `replan_s`
+# THRESHOLD_GPU_S  attained service that separates the first two queues of 2D-LAS
+# SECOND           threshold of a third queue, in multiples of the first; 0: two queues
+# PROMOTE          a job that waited this many times its time on machines joins the first queue;
+#                  0: never
+# SIZE             exponent of a gang's GPUs in its key
+# AGE              predicted time left per second on machines so far
+# FAIR             exponent of the finish-time ratio
+# STICK            relative advantage of running jobs
+# MIGRATE          a job moves to free machines if that divides its time left by this; 0: never
+# SWAP             likewise to machines that jobs behind it hold
+# PRICE            weight of the work per dollar, beside the speed
+# SPREAD           weight of the network's slowdown, beyond its effect on the speed
+# FIT              weight of the resources left over on the machine or rack
 
 
 @dataclass(frozen=True)
@@ -17,21 +48,31 @@ class Ordering:
     oracle: bool = False
     replans: bool = False  # may preempt running jobs
     at_intervals: bool = False  # replans every `replan_s`; else at every event
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """An ordering and a placement rule; `annealed`: plans are searched instead."""
+    """An ordering and a placement rule; `annealed`: plans are searched instead.
+
+    Parameters that are not given are 0.
+    """
 
     name: str
     summary: str
     ordering: Ordering
     placement: int
     annealed: bool = False
+    parameters: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def oracle(self) -> bool:
         return self.ordering.oracle
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """In the order of PARAMETERS."""
+        return tuple(float(self.parameters.get(name, 0.0)) for name in PARAMETERS)
 
 
 ORDERINGS: dict[str, Ordering] = {
@@ -49,6 +90,52 @@ ORDERINGS: dict[str, Ordering] = {
         LAS,
         replans=True,
         at_intervals=True,
+        parameters={"age": 1},  # of the predictions for migration
+    ),
+}
+# Preemptive rules with parameters.
+TUNED_ORDERINGS: dict[str, Ordering] = {
+    "tiresias": Ordering(
+        "2D-LAS with tuned queues, promotion and migration",
+        TIRESIAS,
+        replans=True,
+        at_intervals=True,
+        parameters={"threshold_gpu_s": 18_000, "age": 1},
+    ),
+    "predicted": Ordering(
+        "least predicted service left, from the user's finished jobs and the job's age",
+        PREDICTED,
+        replans=True,
+        at_intervals=True,
+        parameters={"size": 1, "age": 1, "stick": 0.2},
+    ),
+    "gavel": Ordering(
+        "least normalised throughput so far, in rounds (Gavel, without its linear program)",
+        GAVEL,
+        replans=True,
+        at_intervals=True,
+        parameters={"replan_s": 360, "age": 1, "stick": 0.2},
+    ),
+    "themis": Ordering(
+        "highest predicted finish-time ratio, in leases (Themis, without its auction)",
+        THEMIS,
+        replans=True,
+        at_intervals=True,
+        parameters={"replan_s": 600, "age": 1, "stick": 0.2},
+    ),
+    "shockwave": Ordering(
+        "predicted service left over finish-time ratio (Shockwave, without its market)",
+        SHOCKWAVE,
+        replans=True,
+        at_intervals=True,
+        parameters={"replan_s": 120, "size": 1, "age": 1, "fair": 1, "stick": 0.2},
+    ),
+    "srsf": Ordering(
+        "shortest remaining service at the job's best speed, preemptive (oracle)",
+        SRSF,
+        oracle=True,
+        replans=True,
+        parameters={"size": 1, "stick": 0.2, "migrate": 1.2},
     ),
 }
 PLACEMENTS: dict[str, tuple[str, int]] = {
@@ -58,16 +145,45 @@ PLACEMENTS: dict[str, tuple[str, int]] = {
     "load-balance": ("the machine with the lowest mean utilisation", LOAD_BALANCE),
     "consolidate": ("as few machines and racks as possible", CONSOLIDATE),
 }
-BASELINES: dict[str, Baseline] = {
-    f"{name}-{place}": Baseline(f"{name}-{place}", f"{ordering.summary}; {where}", ordering, rule)
-    for name, ordering in ORDERINGS.items()
-    for place, (where, rule) in PLACEMENTS.items()
+AWARE_PLACEMENTS: dict[str, tuple[str, int]] = {
+    "fastest": ("where the gang is fastest", FASTEST),
+    "cheapest": ("where its work is cheapest", CHEAPEST),
+    "speed-price": ("tuned between speed, price and spread", SPEED_PRICE),
+    "fgd": ("least fragmentation (FGD)", FGD),
 }
+
+
+def _combined(
+    orderings: Mapping[str, Ordering], placements: Mapping[str, tuple[str, int]], *names: str
+) -> dict[str, Baseline]:
+    """All orderings with the named placements."""
+    found = {}
+    for first, ordering in orderings.items():
+        for second in names:
+            where, rule = placements[second]
+            found[f"{first}-{second}"] = Baseline(
+                f"{first}-{second}",
+                f"{ordering.summary}; {where}",
+                ordering,
+                rule,
+                parameters=ordering.parameters,
+            )
+    return found
+
+
 MOSA = "mosa"
-BASELINES[MOSA] = Baseline(
-    MOSA,
-    "simulated annealing of order and placement for completion time and fee (oracle)",
-    Ordering("searched", GIVEN, oracle=True),
-    AFFINITY,
-    annealed=True,
-)
+_UNPREDICTED = {name: ORDERINGS[name] for name in ("fifo", "las")}
+BASELINES: dict[str, Baseline] = {
+    **_combined(ORDERINGS, PLACEMENTS, *PLACEMENTS),
+    MOSA: Baseline(
+        MOSA,
+        "simulated annealing of order and placement for completion time and fee (oracle)",
+        Ordering("searched", GIVEN, oracle=True),
+        AFFINITY,
+        annealed=True,
+    ),
+    **_combined(ORDERINGS, AWARE_PLACEMENTS, "fastest", "speed-price"),
+    **_combined(_UNPREDICTED, AWARE_PLACEMENTS, "cheapest", "fgd"),
+    **_combined({"tiresias": TUNED_ORDERINGS["tiresias"]}, PLACEMENTS, "consolidate"),
+    **_combined(TUNED_ORDERINGS, AWARE_PLACEMENTS, "speed-price"),
+}

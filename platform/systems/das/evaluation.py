@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from loadmaster.envs.compiled import cache_folder
-from loadmaster.envs.gpu_scheduling.baselines import BASELINES, ORDERINGS
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES, ORDERINGS, TUNED_ORDERINGS
+from loadmaster.envs.gpu_scheduling.calibration import tuned_baseline
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.describe import changed_settings, describe_episode
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, run_episode
@@ -60,8 +61,18 @@ def prepare(settings: GpuSchedulingSettings) -> adapters.EvaluationSetup:
         ),
         notes=(workload.description,) if workload.description else (),
         oracles=oracles(settings),
+        parameters=tuned_parameters(settings, workload),
         bank=workload,
     )
+
+
+def tuned_parameters(settings: GpuSchedulingSettings, workload: Workload) -> dict[str, str]:
+    """The parameters of tuned baselines in words."""
+    words = {
+        name: adapters.parameters_in_words(tuned_baseline(name, settings, workload), published)
+        for name, published in BASELINES.items()
+    }
+    return {name: text for name, text in words.items() if text}
 
 
 def oracles(settings: GpuSchedulingSettings) -> frozenset[str]:
@@ -95,7 +106,7 @@ EVALUATION = adapters.EnvironmentAdapter(
     prepare=prepare,
     families={
         name: ordering
-        for ordering, rule in ORDERINGS.items()
+        for ordering, rule in {**ORDERINGS, **TUNED_ORDERINGS}.items()
         for name, baseline in BASELINES.items()
         if baseline.ordering is rule
     },

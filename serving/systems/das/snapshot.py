@@ -1,5 +1,6 @@
 """Conversion between states and the environment's tables, so that both are decided by one code."""
 
+from collections.abc import Sequence
 from itertools import chain, repeat
 
 import numpy as np
@@ -10,7 +11,7 @@ from loadmaster.envs.gpu_scheduling.baselines import DRF
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.snapshot import ClusterSnapshot, state_from_snapshot
-from loadmaster.envs.gpu_scheduling.state import new_state
+from loadmaster.envs.gpu_scheduling.state import SimState, new_state
 from loadmaster.models.das.decision import ClusterTables, Decision, Placement
 from loadmaster.serving.systems.das import parsed_state as cols
 from loadmaster.serving.systems.das.records import Job
@@ -25,11 +26,16 @@ _PREVIOUS_PHASE = {
 }
 
 
-def tables_of(state: DasState, settings: GpuSchedulingSettings, ordering: int) -> ClusterTables:
+def tables_of(
+    state: DasState,
+    settings: GpuSchedulingSettings,
+    ordering: int,
+    parameters: Sequence[float] = (),
+) -> ClusterTables:
     """The state in the environment's tables, for a scheduler with that ordering rule.
 
     Jobs are numbered in order of arrival. `settings` give the sizes of the observation, whether the
-    policy preempts, and the slowdown model.
+    policy preempts, and the slowdown model; `parameters` are those of a rule that has any.
     """
     parsed = state.parsed
     cluster, own = parsed.cluster_index.cluster, parsed.cluster_index.own
@@ -47,6 +53,8 @@ def tables_of(state: DasState, settings: GpuSchedulingSettings, ordering: int) -
     sim_state = new_state(settings, cluster, jobs, seed=0, by_user=ordering == DRF)
     decision_state = decisions.new_decision_state(settings, cluster, jobs)
     snapshot = _snapshot(state, arrivals, columns, running, placed)
+    sim_state.rule[: len(parameters)] = parameters
+    _load_users(state, sim_state)
     state_from_snapshot(sim_state, cluster, jobs, decision_state, snapshot, ordering)
     _load_history(state, decision_state)
     decision_state.counts[decisions.PHASE] = _PREVIOUS_PHASE[state.ask]
@@ -118,6 +126,18 @@ def _snapshot(
         running=running,
         kept=np.array(kept),
     )
+
+
+def _load_users(state: DasState, sim_state: SimState) -> None:
+    """Finished jobs of each user, and of all."""
+    users, history = state.parsed.users, sim_state.user_history
+    for name, finished in state.users.items():
+        if name in users:
+            history[users[name]] = finished.jobs, finished.mean_log_minutes
+    counts = [finished.jobs for finished in state.users.values()]
+    if sum(counts) > 0:
+        means = [finished.mean_log_minutes for finished in state.users.values()]
+        history[-1] = sum(counts), np.average(means, weights=counts)
 
 
 def _load_history(state: DasState, decision_state: decisions.DecisionState) -> None:

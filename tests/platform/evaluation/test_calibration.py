@@ -199,8 +199,8 @@ def test_bad_calibration_files_raise(tmp_path: Path) -> None:
         ("stream_scaling --policy flnk", "did you mean 'flink'"),
         ("stream_scaling --set job=smal-1 --output kept.json", "small-1"),
         ("stream_scaling --seeds 0", "--seeds is 0"),
-        ("gpu_scheduling", "expected dag_scheduling or pod_scaling or stream_scaling"),
-        ("das", "no baseline of gpu_scheduling has parameters"),
+        ("gpu_scheduling --policy las-fastest", "tunable baseline 'las-fastest'"),
+        ("das --each", "gpu_scheduling has no sets"),
         ("dag_schedulin", "did you mean 'dag_scheduling'"),
     ],
 )

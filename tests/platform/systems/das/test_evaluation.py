@@ -41,7 +41,7 @@ def test_all_baselines_run_on_the_same_jobs(here: Path, cli: Cli) -> None:
         assert 0 < figures["fairness"]["mean"] <= 1
         assert 0 <= figures["queueing"]["mean"] < figures["jct"]["mean"]
     knowing = {name.split("-")[0] for name in record["oracles"]}
-    assert knowing == {"sjf", "srtf", "tetris", "mosa"}
+    assert knowing == {"sjf", "srtf", "srsf", "tetris", "mosa"}
     folder = here / "results" / "gpu_scheduling-pai-like-small-jobs-40"
     jobs = pd.read_csv(folder / "jobs.csv")
     assert len(jobs) == len(BASELINES) * 2 * 40

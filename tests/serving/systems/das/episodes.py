@@ -12,6 +12,7 @@ import numpy as np
 
 from loadmaster.envs.gpu_scheduling import state as columns
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES, DRF
+from loadmaster.envs.gpu_scheduling.calibration import gpus_of
 from loadmaster.envs.gpu_scheduling.decision_state import PHASE, PHASES, SHOWN
 from loadmaster.envs.gpu_scheduling.episode import build_episode
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
@@ -27,7 +28,8 @@ from loadmaster.models.das.compiled import decide, is_supported, weights_of, wor
 from loadmaster.models.das.network import DasNetwork, batch_of_one
 from loadmaster.models.das.settings import training_settings
 from loadmaster.serving.systems.das.examples import machine_name, state_of
-from loadmaster.serving.systems.das.records import Ask
+from loadmaster.serving.systems.das.records import Ask, Finished
+from loadmaster.serving.systems.das.rules import tuned_values
 from loadmaster.serving.systems.das.schema import DasDecision, DasState
 
 PRETRAINED = Path(bundles.__file__).parent / "pretrained"
@@ -115,6 +117,15 @@ class Episode:
             yield phases[0]._replace(after=phases[-1].after, kind=kinds)
 
 
+def finished_of(state: SimState) -> dict[str, Finished]:
+    """Finished jobs of all users."""
+    return {
+        f"user-{user}": Finished(jobs=int(done), mean_log_minutes=log_run)
+        for user, (done, log_run) in enumerate(state.user_history[:-1].tolist())
+        if done > 0
+    }
+
+
 def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterator[Seen]:
     """The scheduling passes of a baseline."""
     baseline, (cluster, jobs, seed) = BASELINES[name], build_episode(settings, seed)
@@ -122,6 +133,7 @@ def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterato
     state = columns.new_state(settings, cluster, jobs, seed, by_user=ordering.rule == DRF)
     if ordering.at_intervals:
         state.times[columns.NEXT_REPLAN] = 0.0
+    state.rule[:] = tuned_values(name, gpus_of(cluster))
     by = ordering.rule, baseline.placement, no_preferences(jobs)
     while advance(state, cluster, jobs, ordering.rule) == columns.DECIDE:
         if state.clock[columns.QUEUED] == 0:
@@ -130,6 +142,7 @@ def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterato
         replans = ordering.replans and now >= state.times[columns.NEXT_REPLAN]
         kind: Ask = "event" if replans else "placing"
         asked = state_of(settings, cluster, jobs, state, None, kind)
+        asked = asked.model_copy(update={"users": finished_of(state)})
         before = places_of(state, jobs)
         if replans:
             replan(state, cluster, jobs, *by)

@@ -9,8 +9,8 @@ import pytest
 from loadmaster.envs.gpu_scheduling import features, observation
 from loadmaster.envs.gpu_scheduling.baselines import FIFO, GIVEN, LAS
 from loadmaster.envs.gpu_scheduling.decision_state import PHASE, SHOWN
+from loadmaster.envs.gpu_scheduling.keys import LAS_THRESHOLD_GPU_S
 from loadmaster.envs.gpu_scheduling.observation import Observation, blank_observation
-from loadmaster.envs.gpu_scheduling.queues import LAS_THRESHOLD_GPU_S
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import RATE
 from loadmaster.models.das.decision import ClusterTables
