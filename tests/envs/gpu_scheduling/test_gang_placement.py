@@ -5,14 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from loadmaster.envs.compiled import compiled
 from loadmaster.envs.gpu_scheduling import baselines as rules
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES, PARAMETERS
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.episode import Episode, EpisodeResult, episode_result
 from loadmaster.envs.gpu_scheduling.episode import run_baseline as run_rule
+from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.keys import PRIOR_LOG_RUN, predicted_left_s
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings, MachineGroup
+from loadmaster.envs.gpu_scheduling.state import SimState
 from tests.envs.gpu_scheduling.instances import Row, job, jobs_of, machines
 
 pytestmark = pytest.mark.slow
@@ -113,6 +116,16 @@ def test_tiresias_with_the_published_threshold_is_las() -> None:
     assert not np.array_equal(las.finish_s, changed.finish_s)
 
 
+@compiled  # functions of compiled code alone have no wrapper for Python
+def left_s(state: SimState, jobs: Jobs, job: int) -> float:
+    return predicted_left_s(state, jobs, job)
+
+
+@compiled
+def finish(state: SimState, row: int, run_s: float) -> None:
+    cols.add_finished(state.user_history, row, run_s)
+
+
 def test_prediction_is_that_of_the_users_finished_jobs_and_the_age() -> None:
     settings = GpuSchedulingSettings(machines=(V100,))
     jobs = jobs_of([job(0, 1e6, user=0), job(0, 1e6, user=1)])
@@ -120,15 +133,15 @@ def test_prediction_is_that_of_the_users_finished_jobs_and_the_age() -> None:
     state.rule[rules.AGE] = 0.5
     prior_s = 60 * np.expm1(PRIOR_LOG_RUN)
     of_user = [int(np.flatnonzero(jobs.user == user)[0]) for user in (0, 1)]
-    assert predicted_left_s(state, jobs, of_user[0]) == pytest.approx(prior_s)
+    assert left_s(state, jobs, of_user[0]) == pytest.approx(prior_s)
     for run_s in (60.0, 60.0, 60.0, 60.0):
-        cols.add_finished(state.user_history, 0, run_s)
-        cols.add_finished(state.user_history, len(state.user_history) - 1, run_s)
+        finish(state, 0, run_s)
+        finish(state, len(state.user_history) - 1, run_s)
     everyone = (4 * np.log(2) + PRIOR_LOG_RUN) / 5
     own = (4 * np.log(2) + 2 * everyone) / 6
-    assert predicted_left_s(state, jobs, of_user[0]) == pytest.approx(60 * np.expm1(own))
+    assert left_s(state, jobs, of_user[0]) == pytest.approx(60 * np.expm1(own))
     state.progress[of_user[1], cols.RUN_S] = 1000.0
-    found = predicted_left_s(state, jobs, of_user[1])
+    found = left_s(state, jobs, of_user[1])
     assert found == pytest.approx(60 * np.expm1(everyone) + 500)
 
 
