@@ -42,7 +42,7 @@ from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import NEVER, NONE, SimState, clone_state, with_more_slots
 from loadmaster.envs.errors import InputError
 
-RACE_FROM = 4  # futures after which an action that is no better than the rule's is dropped
+RACE_FROM = 2  # futures after which an action that is no better than the rule's is dropped
 _TRACE_ROWS = 4096  # between two decisions; the search consumes them
 
 # Columns of `running`, one row an executor: its last task or move.
@@ -58,7 +58,7 @@ class Lookahead:
     rule: Baseline
     foresight: bool = False
     options: int = 3  # jobs, by least work left, whose best stages are tried
-    futures: int = 8  # drawn at a decision; with foresight there is one
+    futures: int = 6  # drawn at a decision; with foresight there is one
     arrivals: int = 10  # of a stream that each drawn future has
     margin: float = 1.0  # standard errors by which another action must be better
 
@@ -152,7 +152,8 @@ def note_starts(state: SimState, running: Ints) -> None:
     """Move the trace into `running`: when each executor's task began, and in which wave."""
     for row in range(state.clock[cols.TRACE_ROWS]):
         facts, entry = state.trace[row], running[state.trace[row, cols.TRACE_EXECUTOR]]
-        start, job, stage = state.trace_ms[row, cols.TRACE_START], facts[1], facts[2]
+        start = state.trace_ms[row, cols.TRACE_START]
+        job, stage = facts[cols.TRACE_JOB], facts[cols.TRACE_STAGE]
         if facts[cols.TRACE_MOVING]:
             job = NONE
         elif entry[RUNNING_JOB] != job or entry[END_MS] < start:
@@ -244,9 +245,9 @@ def fill_options(view: Observation, row: int, limit: int, jobs_tried: int, optio
         count = add_option(view, next_row, below + 1, idle, options, count)
     best, path = -1, -1.0
     for own in range(int(view.cluster[obs.STAGES])):
-        if view.schedulable[own] and view.jobs[view.stage_job[own], obs.IS_SOURCE] == 1:
-            if view.stages[own, obs.CRITICAL_S] > path:
-                best, path = own, float(view.stages[own, obs.CRITICAL_S])
+        is_own = view.schedulable[own] and view.jobs[view.stage_job[own], obs.IS_SOURCE] == 1
+        if is_own and view.stages[own, obs.CRITICAL_S] > path:
+            best, path = own, float(view.stages[own, obs.CRITICAL_S])
     if best >= 0:
         below = int(view.jobs[view.stage_job[best], obs.MIN_LIMIT]) - 1
         most = below + executors_granted(view, best, NEVER)
@@ -300,20 +301,20 @@ def cost_of(
     stop_at: float,
 ) -> float:
     """Return the job-milliseconds of the episode after an action; NEVER from `stop_at` on."""
-    state, clock = buffers.copy, buffers.copy.clock
+    state, clock, view_then = buffers.copy, buffers.copy.clock, buffers.observation
     copy_state(start, state)
     row, limit = buffers.options[option, ROW], buffers.options[option, LIMIT]
     apply_action(state, bank, view, rows, row, limit)
     while advance(state, bank) == cols.DECIDE:
         if clock[cols.JOB_MS] >= stop_at:
             return float(NEVER)
-        observe(state, bank, buffers.observation, buffers.rows)
-        row, limit = decide(rule, buffers.observation, state.setup[cols.SEED], clock[cols.DECISIONS])
-        apply_action(state, bank, buffers.observation, buffers.rows, row, limit)
+        observe(state, bank, view_then, buffers.rows)
+        row, limit = decide(rule, view_then, state.setup[cols.SEED], clock[cols.DECISIONS])
+        apply_action(state, bank, view_then, buffers.rows, row, limit)
     return float(clock[cols.JOB_MS])
 
 
-@njit_internal
+@compiled
 def draw_future(
     state: SimState, bank: JobTemplates, future: SimState, running: Ints, key: int, gap_ms: float
 ) -> None:

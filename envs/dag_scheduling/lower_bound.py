@@ -61,17 +61,12 @@ def jct_bounds(settings: DagSchedulingSettings, workload: Workload, seed: int) -
         _least_needs(workload.bank, state, number, settings.total_executors)
         for number in range(len(state.arrivals))
     ]
-    waited = sum(job.release for job in jobs) - float(state.arrivals[:, 0].sum())
-    paths = waited + sum(job.path for job in jobs)
-    arrived, scale = float(state.arrivals[:, 0].sum()), 1000 * len(jobs)
-    return JctBounds(
-        paths / scale, (_srpt_sum(jobs) - arrived) / scale, (_busy_sum(jobs) - arrived) / scale
-    )
+    arrived = float(state.arrivals[:, 0].sum())
+    ends = sum(job.release + job.path for job in jobs), _srpt_sum(jobs), _busy_sum(jobs)
+    return JctBounds(*((float(end) - arrived) / (1000 * len(jobs)) for end in ends))
 
 
-def _least_needs(
-    bank: JobTemplates, state: cols.SimState, number: int, executors: int
-) -> _Job:
+def _least_needs(bank: JobTemplates, state: cols.SimState, number: int, executors: int) -> _Job:
     """Return the least work, chain and delay of a job of the sequence."""
     arrival, template = state.arrivals[number]
     begin, end = bank.first_stage[template], bank.first_stage[template + 1]
@@ -135,9 +130,7 @@ def _srpt_sum(jobs: Sequence[_Job]) -> float:
     arriving = sorted((job.release, job.length) for job in jobs)
     waiting: list[float] = []
     now = total = 0.0
-    for (release, length), (until, _) in zip(
-        arriving, [*arriving[1:], (np.inf, 0.0)], strict=True
-    ):
+    for (release, length), (until, _) in zip(arriving, [*arriving[1:], (np.inf, 0.0)], strict=True):
         now = max(now, release)
         heapq.heappush(waiting, length)
         while waiting and now < until:

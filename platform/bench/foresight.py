@@ -21,7 +21,7 @@ class ForesightEffort:
 
     seeds: int = 5
     first_seed: int = FIRST_SEED
-    futures: int = 8  # drawn at a decision of the search without foresight
+    futures: int = 6  # drawn at a decision of the search without foresight
     options: int = 3  # jobs whose stages are tried at a decision
     assignments: Sequence[str] = ()  # NAME=VALUE of the environment's settings
     workers: int | None = None  # threads; None: one a core
@@ -31,9 +31,7 @@ class ForesightEffort:
         for name, least in (("seeds", 2), ("first_seed", 0), ("futures", 2), ("options", 1)):
             if getattr(self, name) < least:
                 option = name.replace("_", "-")
-                raise InputError(
-                    f"--{option} is {getattr(self, name)}; expected {least} or more"
-                )
+                raise InputError(f"--{option} is {getattr(self, name)}; expected {least} or more")
 
 
 def measure(

@@ -86,20 +86,20 @@ def bench(
         int | None,
         option(
             "N",
-            "For adaptation: trainings. For foresight: job sequences. "
-            "[default: 1; of foresight 5]",
+            "For adaptation: trainings. For foresight: job sequences. [default: 1; of foresight 5]",
         ),
     ] = None,
     first_seed: Annotated[
         int | None, option("N", "For foresight: the first sequence. [default: 700000]")
     ] = None,
     futures: Annotated[
-        int | None, option("M", "For foresight: futures drawn at a decision. [default: 8]")
+        int | None, option("M", "For foresight: futures drawn at a decision. [default: 6]")
     ] = None,
     tried: Annotated[
         int | None,
         option(
-            "K", "For foresight: jobs whose stages are tried at a decision. [default: 3]",
+            "K",
+            "For foresight: jobs whose stages are tried at a decision. [default: 3]",
             "--options",
         ),
     ] = None,

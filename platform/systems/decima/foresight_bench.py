@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.dag_scheduling.calibration import tuned_baseline
+from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.lookahead import Lookahead, check_searchable, run_lookahead
 from loadmaster.envs.dag_scheduling.lower_bound import jct_bounds
-from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.registry import find_system
@@ -46,9 +46,7 @@ def measure(
     seeds = choose_seeds(effort.first_seed, effort.seeds)
     runners = contenders(settings, effort)
     records = run_all(runners, seeds, choose_workers(effort.workers), report_step)
-    costs = {
-        name: np.array([record[f"{name}_jct_s"] for record in records]) for name in runners
-    }
+    costs = {name: np.array([record[f"{name}_jct_s"] for record in records]) for name in runners}
     differences = list(compared(costs))
     if folder is not None:
         write_tables(folder, {TABLE: records, DIFFERENCES: differences})
