@@ -316,7 +316,12 @@ def cost_of(
 
 @compiled
 def draw_future(
-    state: SimState, bank: JobTemplates, future: SimState, running: Ints, key: int, gap_ms: float
+    state: SimState,
+    bank: JobTemplates,
+    future: SimState,
+    running: Ints,
+    key: int | np.uint64,
+    gap_ms: float,
 ) -> None:
     """Copy the state and replace what no scheduler can know by draws keyed by `key`."""
     copy_state(state, future)
