@@ -120,7 +120,7 @@ def splitmix64(key: int | np.int64 | np.uint64, count: int) -> np.uint64:
 
 
 @njit_internal
-def uniform(key: int, count: int) -> float:
+def uniform(key: int | np.int64 | np.uint64, count: int) -> float:
     """A number in (0, 1) that depends on both arguments only."""
     return float((np.float64(splitmix64(key, count) >> _S11) + 0.5) * _UNIT)
 

@@ -49,6 +49,7 @@ PARTS = {
     "adaptation_bench": Part(PLATFORM, "adaptation_bench", "measure"),
     "bootstrapping_bench": Part(PLATFORM, "bootstrapping_bench", "measure"),
     "shift_bench": Part(PLATFORM, "shift_bench", "measure"),
+    "foresight_bench": Part(PLATFORM, "foresight_bench", "measure"),
 }
 
 

@@ -13,6 +13,7 @@ from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action, executors_granted
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
+from loadmaster.envs.dag_scheduling.lower_bound import longest_to_end
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.dag_scheduling.rewards import COST_COLUMN
 from loadmaster.envs.dag_scheduling.rollout import (
@@ -58,7 +59,7 @@ def optimal_result(
     plan, best_plan = np.zeros((depth, 2), np.int64), np.zeros((depth, 2), np.int64)
     shortest = _shortest_tasks(bank)
     status = search(
-        states, bank, views, rows, shortest, _shortest_to_end(bank, shortest), counter, best,
+        states, bank, views, rows, shortest, longest_to_end(bank, shortest), counter, best,
         np.zeros(jobs, np.int64), np.zeros(depth, np.int64), plan, best_plan, DECISIONS_TRIED_MAX,
     )  # fmt: skip
     if status != _FOUND:
@@ -85,18 +86,6 @@ def _shortest_tasks(bank: JobTemplates) -> Ints:
     starts = np.unique(bank.wave_first)  # of the lists, which are adjacent
     shortest = np.minimum.reduceat(bank.durations_ms, starts).astype(np.int64)
     return shortest[np.searchsorted(starts, bank.wave_first)].min(axis=(1, 2))
-
-
-def _shortest_to_end(bank: JobTemplates, shortest: Ints) -> Ints:
-    """(stages,) Least time from a task's start to the job's end, for any drawn durations."""
-    to_end = shortest.copy()
-    stages = np.arange(len(to_end))
-    first = bank.first_stage[np.searchsorted(bank.first_stage, stages, side="right") - 1]
-    for stage in np.argsort(bank.height, kind="stable"):  # leaves first
-        below = first[stage] + bank.child[bank.child_first[stage] : bank.child_first[stage + 1]]
-        if len(below):
-            to_end[stage] = shortest[stage] + to_end[below].max()
-    return to_end
 
 
 @compiled

@@ -50,14 +50,8 @@ def clear_event(clock: Ints, tree: Ints, executors: Ints, executor: int) -> None
 
 
 @njit_inline
-def task_duration(state: SimState, bank: JobTemplates, executor: int, stage: int) -> int:
-    """Draw the duration (ms) of the stage's next task on `executor`, a member of its job.
-
-    The list is that of the wave (fresh, first, rest) and of the number of executors at the job.
-    """
-    profile = state.stages[stage, cols.PROFILE]
-    bits = splitmix64(state.stages[stage, cols.RNG_KEY], state.stages[stage, cols.STARTED])
-    held = state.jobs[state.executors[executor, cols.JOB], cols.MEMBERS]
+def profile_level(state: SimState, held: int, bits: np.uint64) -> int:
+    """Return the profile's level for a job with `held` executors; `bits` draws between two."""
     level, above, gap = state.levels[held, 0], state.levels[held, 1], state.levels[held, 2]
     if gap > 0:
         # Between two measured levels the nearer one is the likelier. The published simulator
@@ -66,6 +60,19 @@ def task_duration(state: SimState, bank: JobTemplates, executor: int, stage: int
         from_below = point < above if state.setup[cols.AS_PUBLISHED] else point >= above
         if not from_below:
             level += 1
+    return level
+
+
+@njit_inline
+def task_duration(state: SimState, bank: JobTemplates, executor: int, stage: int) -> int:
+    """Draw the duration (ms) of the stage's next task on `executor`, a member of its job.
+
+    The list is that of the wave (fresh, first, rest) and of the number of executors at the job.
+    """
+    profile = state.stages[stage, cols.PROFILE]
+    bits = splitmix64(state.stages[stage, cols.RNG_KEY], state.stages[stage, cols.STARTED])
+    held = state.jobs[state.executors[executor, cols.JOB], cols.MEMBERS]
+    level = profile_level(state, held, bits)
     last = state.executors[executor, cols.LAST]
     wave = FRESH if last == NONE else (REST if last == stage else FIRST)
     pick = int(((bits & _LOW) * np.uint64(bank.wave_count[profile, wave, level])) >> _S32)

@@ -32,12 +32,14 @@ GROUPS = {  # modules
 # Not part of `all`: they need the extra `serve`, minutes, or many cores.
 READING, SERVE, TENANTS, SCALING = "reading", "serve", "tenants", "scaling"
 SOAK, FAULTS, ADAPTATION, EMBEDDING = "soak", "faults", "adaptation", "embedding"
-BOOTSTRAPPING, SHIFTS = "bootstrapping", "shifts"
+BOOTSTRAPPING, SHIFTS, FORESIGHT = "bootstrapping", "shifts", "foresight"
 OTHERS = (
     READING, SERVE, TENANTS, SCALING, SOAK, FAULTS, ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS,
+    FORESIGHT,
 )  # fmt: skip
-OF_SYSTEMS = ("rollouts", SCALING, ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS, TENANTS)
+OF_SYSTEMS = ("rollouts", SCALING, ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS, TENANTS, FORESIGHT)
 OF_APPLICATIONS = (ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS, TENANTS)
+WITH_TABLES = (EMBEDDING, BOOTSTRAPPING, SHIFTS, FORESIGHT, SCALING, SOAK, FAULTS, SERVE)
 SYSTEM = "decima"  # default of scaling
 
 
@@ -47,7 +49,8 @@ def bench(
         str | None,
         argument(
             "SYSTEM",
-            "For rollouts, adaptation, bootstrapping, shifts, scaling, embedding, tenants. "
+            "For rollouts, adaptation, bootstrapping, shifts, foresight, scaling, embedding, "
+            "tenants. "
             "[default: all; of scaling decima; of embedding aware; of tenants none]",
         ),
     ] = None,
@@ -79,7 +82,28 @@ def bench(
         int | None,
         option("N", "For bootstrapping: applications to compare bounds on. [default: 10]"),
     ] = None,
-    seeds: Annotated[int | None, option("N", "For adaptation: trainings. [default: 1]")] = None,
+    seeds: Annotated[
+        int | None,
+        option(
+            "N",
+            "For adaptation: trainings. For foresight: job sequences. [default: 1; of foresight 5]",
+        ),
+    ] = None,
+    first_seed: Annotated[
+        int | None, option("N", "For foresight: the first sequence. [default: 700000]")
+    ] = None,
+    futures: Annotated[
+        int | None, option("M", "For foresight: futures drawn at a decision. [default: 6]")
+    ] = None,
+    tried: Annotated[
+        int | None,
+        option(
+            "K",
+            "For foresight: jobs whose stages are tried at a decision. [default: 3]",
+            "--options",
+        ),
+    ] = None,
+    assignments: options.Assignments = None,
     episodes: Annotated[
         int | None, option("N", "For adaptation: of a training. [default: 20]")
     ] = None,
@@ -91,8 +115,8 @@ def bench(
         Path | None,
         option(
             "FOLDER",
-            "For scaling, soak, faults, embedding, bootstrapping, shifts, serve --replicas. "
-            "[default: results/bench/GROUP]",
+            "For scaling, soak, faults, embedding, bootstrapping, shifts, foresight, "
+            "serve --replicas. [default: results/bench/GROUP]",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -116,7 +140,9 @@ def bench(
     applications with what these have in common, counts how many known and unknown applications
     are flagged as unknown, and draws a projection. `bootstrapping` counts violations while an agent
     learns, from nothing and while rules act. `shifts` changes payload, load or application, and
-    counts episodes until the fall is noticed and over. These ten are not part of `all`.
+    counts episodes until the fall is noticed and over. `foresight` runs a policy, the best rule
+    and searches around it, one of which knows the future, above a lower bound on every schedule.
+    These eleven are not part of `all`.
 
     Example:
 
@@ -147,6 +173,8 @@ def bench(
         loadmaster bench bootstrapping aware --bounds 50 --output results/bootstrapping
 
         loadmaster bench shifts aware --applications 5
+
+        loadmaster bench foresight decima --seeds 10 --set jobs=20
     """
     set_ray_env(address=None)  # as `loadmaster train`
     from loadmaster.envs.errors import unknown_name
@@ -167,10 +195,14 @@ def bench(
         ("--replicas", replicas, (SERVE,)),
         ("--applications", applications, OF_APPLICATIONS),
         ("--bounds", bounds, (BOOTSTRAPPING,)),
-        ("--seeds", seeds, (ADAPTATION,)),
+        ("--seeds", seeds, (ADAPTATION, FORESIGHT)),
+        ("--first-seed", first_seed, (FORESIGHT,)),
+        ("--futures", futures, (FORESIGHT,)),
+        ("--options", tried, (FORESIGHT,)),
+        ("--set", assignments, (FORESIGHT,)),
         ("--episodes", episodes, (ADAPTATION,)),
         ("--policy", policy, (ADAPTATION,)),
-        ("--output", output, (EMBEDDING, BOOTSTRAPPING, SHIFTS, SCALING, SOAK, FAULTS, SERVE)),
+        ("--output", output, WITH_TABLES),
     ):
         if value is not None and group not in takers:
             where = " or ".join(f"`bench {taker}`" for taker in takers)
@@ -226,6 +258,16 @@ def bench(
         wanted = {"applications": applications, "bounds": bounds}
         sizes = {name: count for name, count in wanted.items() if count is not None}
         given = system, effort(**sizes), output or Path(f"results/bench/{group}")
+    if group == FORESIGHT:
+        from loadmaster.platform.bench.foresight import ForesightEffort
+
+        wanted = {"seeds": seeds, "first_seed": first_seed, "futures": futures, "options": tried}
+        sizes = {name: count for name, count in wanted.items() if count is not None}
+        given = (
+            system,
+            ForesightEffort(assignments=tuple(assignments or ()), **sizes),
+            output or Path("results/bench/foresight"),
+        )
     with progress() as show:
         for name in GROUPS if group == "all" else (group,):
             module = import_module(f"loadmaster.platform.bench.{GROUPS.get(name, name)}")

@@ -1,0 +1,119 @@
+"""Mean completion times of a rule, Decima, and searches around the rule, above a lower bound.
+
+All run the same job sequences, so differences are paired. `search` draws the futures of its
+rollouts and could decide in a real cluster. `foresight` plays the true future, as no scheduler can,
+and is no optimum: a better schedule may exist. No schedule is below `bound`.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from loadmaster.envs.dag_scheduling.calibration import tuned_baseline
+from loadmaster.envs.dag_scheduling.episode import run_episode
+from loadmaster.envs.dag_scheduling.lookahead import Lookahead, check_searchable, run_lookahead
+from loadmaster.envs.dag_scheduling.lower_bound import jct_bounds
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.envs.registry import find_system
+from loadmaster.platform.bench.foresight import ForesightEffort
+from loadmaster.platform.bench.measurements import Figure, write_tables
+from loadmaster.platform.evaluation.adapters import choose_seeds, choose_workers, given_values
+from loadmaster.platform.evaluation.statistics import paired_difference
+from loadmaster.platform.systems.bundle_ref import best_pretrained
+from loadmaster.platform.systems.decima.evaluation import EVALUATION
+
+FILES = TABLE, DIFFERENCES = "sequences.csv", "differences.csv"
+RULE, POLICY, SEARCH, FORESIGHT, BOUND = "srpt-caps", "decima", "search", "foresight", "bound"
+COMPARED = (  # contender, reference
+    (POLICY, RULE), (SEARCH, RULE), (FORESIGHT, RULE), (BOUND, RULE),
+    (SEARCH, POLICY), (FORESIGHT, POLICY), (BOUND, POLICY), (BOUND, FORESIGHT),
+)  # fmt: skip
+
+Runner = Callable[[int], float]  # seed -> mean completion time, s
+
+
+def measure(
+    report_step: Callable[[str], None], effort: ForesightEffort, folder: Path | None
+) -> Iterator[Figure]:
+    settings = EVALUATION.settings(given_values(effort.assignments, None))
+    check_searchable(settings)
+    seeds = choose_seeds(effort.first_seed, effort.seeds)
+    runners = contenders(settings, effort)
+    records = run_all(runners, seeds, choose_workers(effort.workers), report_step)
+    costs = {name: np.array([record[f"{name}_jct_s"] for record in records]) for name in runners}
+    differences = list(compared(costs))
+    if folder is not None:
+        write_tables(folder, {TABLE: records, DIFFERENCES: differences})
+    prefix = "decima/foresight"
+    for name, values in costs.items():
+        yield Figure(f"{prefix}/{name}/jct_s", float(values.mean()), "s", higher_is_better=False)
+    for record in differences:
+        name = f"{prefix}/{record['policy']}_to_{record['reference']}"
+        for part in ("percent", "percent_low", "percent_high"):
+            yield Figure(f"{name}/{part}", record[part], "%", higher_is_better=False)
+    for name in (SEARCH, FORESIGHT):
+        spent = float(np.mean([record[f"{name}_cpu_s"] for record in records]))
+        yield Figure(f"{prefix}/{name}/cpu_s_an_episode", spent, "s", higher_is_better=False)
+
+
+def contenders(settings: DagSchedulingSettings, effort: ForesightEffort) -> dict[str, Runner]:
+    """Functions from a seed to the mean completion time, by name."""
+    workload = load_workload(settings)
+    rule = tuned_baseline(RULE, settings, workload)
+    policy = best_pretrained(find_system("decima"), settings).policy
+
+    def searched(foresight: bool) -> Runner:
+        search = Lookahead(rule, foresight, effort.options, effort.futures)
+        return lambda seed: run_lookahead(settings, workload, seed, search).mean_jct_s
+
+    return {
+        RULE: lambda seed: run_episode(RULE, settings, seed, workload).mean_jct_s,
+        POLICY: lambda seed: policy.run(settings, seed, workload).mean_jct_s,
+        SEARCH: searched(foresight=False),
+        FORESIGHT: searched(foresight=True),
+        BOUND: lambda seed: jct_bounds(settings, workload, seed).best,
+    }
+
+
+def run_all(
+    runners: Mapping[str, Runner],
+    seeds: tuple[int, ...],
+    workers: int,
+    report_step: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """One record a sequence: mean completion times and CPU seconds of every contender."""
+
+    def run_sequence(seed: int) -> dict[str, Any]:
+        record: dict[str, Any] = {"seed": seed}
+        for name, run in runners.items():
+            began = time.thread_time()
+            record[f"{name}_jct_s"] = run(seed)
+            record[f"{name}_cpu_s"] = time.thread_time() - began
+        found = ", ".join(f"{name} {record[f'{name}_jct_s']:.2f} s" for name in runners)
+        report_step(f"sequence {seed}: {found}")
+        return record
+
+    first = run_sequence(seeds[0])  # alone: it compiles
+    with ThreadPoolExecutor(workers) as threads:
+        return [first, *threads.map(run_sequence, seeds[1:])]
+
+
+def compared(costs: Mapping[str, NDArray[np.float64]]) -> Iterator[dict[str, Any]]:
+    """Paired differences in percent of the reference, with 95% intervals."""
+    for name, reference in COMPARED:
+        found = paired_difference(costs[name], costs[reference])
+        yield {
+            "policy": name,
+            "reference": reference,
+            "sequences": len(costs[name]),
+            "seconds": found.mean,
+            "percent": found.percent,
+            "percent_low": found.percent_interval.low,
+            "percent_high": found.percent_interval.high,
+        }
