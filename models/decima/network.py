@@ -142,8 +142,8 @@ class DecimaNetwork(nn.Module):
             self.tilt_prior = initial_weights(settings.prior)
             for head in (self.score_stage, self.score_limit):
                 if head is not None:  # it adds nothing to the prior before it has learnt
-                    nn.init.zeros_(head[-1].weight)
-                    nn.init.zeros_(head[-1].bias)
+                    for weight in head[-1].parameters():
+                        nn.init.zeros_(weight)
 
     def embed(
         self, batch: StageBatch, observations: int, schedule: MessageSchedule | None = None
