@@ -23,7 +23,7 @@ from loadmaster.models.decima.features import (
     stable_order,
     stage_terms,
 )
-from loadmaster.models.decima.prior import initial_weights, limit_prior, stage_prior
+from loadmaster.models.decima.prior import SEARCHED, limit_prior, stage_prior
 from loadmaster.models.decima.settings import DecimaSettings
 
 SLOPE = 0.2  # of LeakyReLU below 0
@@ -139,7 +139,7 @@ class DecimaNetwork(nn.Module):
         # The prior's parameters have no gradient, since caps are whole numbers.
         self.register_buffer("tilt_prior", None)
         if settings.prior is not None:
-            self.tilt_prior = initial_weights(settings.prior)
+            self.tilt_prior = torch.zeros(len(SEARCHED))
             for head in (self.score_stage, self.score_limit):
                 if head is not None:  # it adds nothing to the prior before it has learnt
                     for weight in head[-1].parameters():

@@ -4,12 +4,15 @@ A network whose own scores are 0 decides as the rule does where the rule may not
 
 - A stage loses `strength` times the distance of its key from the least one. Jobs below their cap
   and those at or beyond it are compared among themselves; the latter lose `beyond` as well.
-- A limit loses `limit_strength` times its distance from the job's cap, in logarithms. A job at or
-  beyond its cap may hold every executor, as in the rule.
+- A limit loses `limit_strength` times the square of its distance from the job's cap, in logarithms:
+  with the square, a small slope of the network's own scores moves the best limit a little. A job at
+  or beyond its cap may hold every executor, as in the rule.
 
-The rule's parameters are the weights `tilt_prior`, which evolution can search. Caps and keys are
-computed by the rule's own functions (`envs/dag_scheduling/baselines/remaining_work.py`); the torch
-form repeats them for whole batches, with 64 bits, since caps are rounded up.
+The weights `tilt_prior`, which evolution can search, are changes of the rule's parameters. One unit
+of each is `STEPS`, which shifts decisions about as much as one unit of a linear term. They start at
+0 as those do, so that one step size fits all. Caps and keys are computed by the rule's own
+functions (`envs/dag_scheduling/baselines/remaining_work.py`); the torch form repeats them for whole
+batches, with 64 bits, since caps are rounded up.
 """
 
 import math
@@ -40,20 +43,22 @@ from loadmaster.models.layers import Array32
 Prior = NDArray[np.float64]  # STRENGTH, LIMIT_STRENGTH, BEYOND, then `baselines.PARAMETERS`
 STRENGTH, LIMIT_STRENGTH, BEYOND, FIRST_PARAMETER = range(4)
 SEARCHED = ("scale", "alpha", "share", "stay", "path")  # in `tilt_prior`; scale as its logarithm
+STEPS = (0.2, 0.05, 0.1, 0.3, 0.1)  # of each, by one unit of its weight
 
 
-def initial_weights(settings: PriorSettings) -> Tensor:
-    """`tilt_prior` of a new network."""
-    return torch.tensor([
-        math.log(settings.scale), settings.alpha, settings.share, settings.stay, settings.path,
-    ])  # fmt: skip
+def rule_parameters(settings: PriorSettings, weights: Tensor) -> Tensor:
+    """(SEARCHED,) with 64 bits: those of the settings, changed by the weights; log of the scale."""
+    values = {**settings.model_dump(include=set(SEARCHED)), "scale": math.log(settings.scale)}
+    changed = zip(SEARCHED, STEPS, weights.double().unbind(), strict=True)
+    return torch.stack([values[name] + step * weight for name, step, weight in changed])
 
 
 def encode(settings: PriorSettings | None, weights: Tensor | None) -> Prior:
     """The prior for compiled code; empty: none."""
     if settings is None or weights is None:
         return np.zeros(0)
-    parameters = dict(zip(SEARCHED, weights.double().cpu().numpy(), strict=True))
+    values = rule_parameters(settings, weights.cpu()).numpy()
+    parameters = dict(zip(SEARCHED, values, strict=True))
     parameters["scale"] = np.exp(parameters["scale"])
     given = [settings.strength, settings.limit_strength, settings.beyond]
     return np.array([*given, *(parameters.get(name, 0.0) for name in rules.PARAMETERS)])
@@ -104,7 +109,7 @@ def log_target(view: Observation, row: int, prior: Prior) -> float:
 @njit_internal
 def limit_loss(prior: Prior, target: float, level: int) -> np.float32:
     """What a limit loses by its distance from `log_target`."""
-    return np.float32(prior[LIMIT_STRENGTH] * abs(np.log(float(level)) - target))
+    return np.float32(prior[LIMIT_STRENGTH] * (np.log(float(level)) - target) ** 2)
 
 
 class _JobsByRule(NamedTuple):
@@ -115,8 +120,8 @@ class _JobsByRule(NamedTuple):
     beyond: Tensor  # (J,) bool: at or beyond the cap
 
 
-def _jobs_by_rule(batch: StageBatch, weights: Tensor) -> _JobsByRule:
-    log_scale, alpha, share, stay, _ = weights.double().unbind()
+def _jobs_by_rule(batch: StageBatch, parameters: Tensor) -> _JobsByRule:
+    log_scale, alpha, share, stay, _ = parameters.unbind()
     jobs, owner = batch.jobs.double(), batch.job_observation
     waits = (jobs[:, obs_cols.UNPLACED] > 0).double()
     waiting = waits.new_zeros(len(batch.cluster)).index_add(0, owner, waits).clamp(min=1)
@@ -137,9 +142,10 @@ def stage_prior(
     batch: StageBatch, settings: PriorSettings, weights: Tensor, rows: Tensor, owner: Tensor
 ) -> Tensor:
     """(rows,) of these stages, which are all schedulable ones of their observations, `owner`."""
-    by_rule, job = _jobs_by_rule(batch, weights), batch.row_job.index_select(0, rows)
+    parameters, job = rule_parameters(settings, weights), batch.row_job.index_select(0, rows)
+    by_rule = _jobs_by_rule(batch, parameters)
     path = batch.stages[:, obs_cols.CRITICAL_S].index_select(0, rows).double().clamp(min=LEAST_S)
-    key = by_rule.key.index_select(0, job) - weights.double()[SEARCHED.index("path")] * path.log()
+    key = by_rule.key.index_select(0, job) - parameters[-1] * path.log()
     beyond = by_rule.beyond.index_select(0, job).long()
     group = 2 * owner + beyond
     least = key.new_full((2 * len(batch.cluster),), math.inf).scatter_reduce(0, group, key, "amin")
@@ -157,8 +163,8 @@ def limit_prior(
     level: Tensor,
 ) -> Tensor:
     """(L,) of limits; `owner` is the observation of each, `job` (B,) its job."""
-    by_rule = _jobs_by_rule(batch, weights)
+    by_rule = _jobs_by_rule(batch, rule_parameters(settings, weights))
     total = batch.cluster[:, obs_cols.TOTAL_EXECUTORS].double()
     beyond, cap = by_rule.beyond.index_select(0, job), by_rule.cap.index_select(0, job)
     target = torch.where(beyond, total, cap).log().index_select(0, owner)
-    return -(settings.limit_strength * (level.double().log() - target).abs()).float()
+    return -(settings.limit_strength * (level.double().log() - target) ** 2).float()

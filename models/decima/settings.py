@@ -20,14 +20,14 @@ MINOR_SETTINGS = ("workload", "total_executors", "interpolation", "warmup_s", "j
 class PriorSettings(Settings):
     """The rule srpt-caps as a prior of the scores: its parameters, and how much it weighs."""
 
-    # Initial values of the weights `tilt_prior`: what they do is in baselines/remaining_work.py.
+    # What the rule's parameters do is in baselines/remaining_work.py; `tilt_prior` changes them.
     scale: PositiveFloat = 0.18
     alpha: float = 0.45
     share: float = 0.9
     stay: float = 1.0
     path: PositiveFloat = 0.2  # it also orders the stages of a job
     strength: PositiveFloat = 5.0  # of a difference of keys, in a stage's score
-    limit_strength: PositiveFloat = 10.0  # of the limit's distance from the cap, in its score
+    limit_strength: PositiveFloat = 10.0  # of its squared distance from the cap, in a limit's score
     beyond: NonNegativeFloat = 5.0  # what a stage loses whose job is at or beyond its cap
 
 

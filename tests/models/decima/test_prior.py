@@ -16,7 +16,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork, build_network
-from loadmaster.models.decima.prior import SEARCHED
+from loadmaster.models.decima.prior import SEARCHED, rule_parameters
 from loadmaster.models.decima.settings import DecimaSettings, PriorSettings
 from tests.bundles import make_bundle
 from tests.models.decima.test_network import (
@@ -38,9 +38,11 @@ CLASSES = {"executor_classes": [{"count": 6, "memory": 0.5}, {"count": 6}], "job
 
 
 def rule_of(network: DecimaNetwork) -> Baseline:
-    """The rule with the network's parameters, which have 32 bits."""
+    """The rule with the network's parameters."""
+    assert network.settings.prior is not None
     assert network.tilt_prior is not None
-    parameters = dict(zip(SEARCHED, network.tilt_prior.double().tolist(), strict=True))
+    values = rule_parameters(network.settings.prior, network.tilt_prior)
+    parameters = dict(zip(SEARCHED, values.tolist(), strict=True))
     parameters["scale"] = float(np.exp(parameters["scale"]))
     rule = BASELINES["srpt-caps"]
     return Baseline(rule.name, rule.summary, rule.rule, {**parameters, "spill": 1.0})
@@ -102,18 +104,20 @@ def test_prior_has_no_gradient_and_leaves_the_other_weights_as_they_are() -> Non
     for name, weight in plain.items():
         assert torch.equal(other[name], torch.zeros_like(weight) if name in heads else weight)
     assert "tilt_prior" not in networks[0].state_dict()
-    assert networks[1].state_dict()["tilt_prior"].exp()[0] == pytest.approx(0.18)
+    assert networks[1].state_dict()["tilt_prior"].tolist() == [0.0] * len(SEARCHED)
 
 
 def test_parameters_of_the_rule_travel_in_bundles(observations: Tables, tmp_path: Path) -> None:
     bundle = load_bundle(make_bundle(tmp_path / "policy", prior={"scale": 0.3}))
     network = bundle.build("decima")
     assert isinstance(network, DecimaNetwork)
-    assert network.tilt_prior is not None
-    assert network.tilt_prior.exp()[0] == pytest.approx(0.3)
+    assert rule_of(network).parameters == pytest.approx(
+        {"scale": 0.3, "alpha": 0.45, "share": 0.9, "stay": 1.0, "path": 0.2, "spill": 1.0}
+    )
     before = network(as_tensors(observations))[0]
-    with torch.no_grad():
-        network.tilt_prior[SEARCHED.index("stay")] += 1.0  # as evolution does
+    bundle.weights["tilt_prior"][SEARCHED.index("stay")] = 2.0  # as evolution does
+    network.load_state_dict(bundle.weights)
+    assert rule_of(network).parameters["stay"] == pytest.approx(1.6)
     assert not torch.equal(network(as_tensors(observations))[0], before)
 
 
