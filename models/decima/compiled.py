@@ -16,6 +16,7 @@ from loadmaster.envs.dag_scheduling.actions import useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models.decima import features
 from loadmaster.models.decima.network import ILLEGAL, SLOPE, DecimaNetwork
+from loadmaster.models.decima.prior import Prior, add_stage_prior, encode, limit_loss, log_target
 from loadmaster.models.layers import Array32, round_up, to_numpy
 from loadmaster.models.simd import COLUMNS, OUTPUTS
 from loadmaster.models.simd_dense import dense
@@ -41,6 +42,7 @@ class Weights(NamedTuple):
     shape: NDArray[np.int64]  # (7, 1 + LAYERS_MAX, 2)
     linear_stage: Array32  # (STAGE_TERMS,)
     linear_limit: Array32  # (LIMIT_INPUTS, 1 + JOB_INPUTS)
+    prior: Prior  # empty: none
 
 
 class Scratch(NamedTuple):
@@ -91,7 +93,8 @@ def weights_of(network: DecimaNetwork) -> Weights:
     linear_limit = np.zeros((features.LIMIT_INPUTS, 1 + features.JOB_INPUTS), np.float32)
     if network.tilt_limit is not None:
         linear_limit[:] = to_numpy(network.tilt_limit.weight).reshape(linear_limit.shape)
-    return Weights(matrix, bias, shape, linear_stage, linear_limit)
+    prior = encode(network.settings.prior, network.tilt_prior)
+    return Weights(matrix, bias, shape, linear_stage, linear_limit, prior)
 
 
 def _widest(network: DecimaNetwork) -> int:
@@ -137,6 +140,10 @@ def decide(
         return row, total, stage_log
     lowest, highest = useful_limits(view, row)
     score_limits(weights, scratch, job, lowest, highest, total)
+    if len(weights.prior) > 0:
+        target = log_target(view, row, weights.prior)
+        for level in range(lowest, highest + 1):
+            scratch.limit_scores[level - 1] -= limit_loss(weights.prior, target, level)
     place, limit_log = choose(scratch.limit_scores, lowest - 1, highest, limit_draw)
     return row, place + 1, stage_log + limit_log
 
@@ -279,6 +286,8 @@ def score_stages(view: Observation, weights: Weights, scratch: Scratch) -> None:
             legal += 1
     linear = scratch.incoming[0]  # its messages are used up
     linear_stage_terms(weights, layer[0], legal, linear)
+    if len(weights.prior) > 0:
+        add_stage_prior(view, weights.prior, linear)
     out = perceptron(weights, SCORE_STAGE, layer, legal)
     legal = 0
     for row in range(int(view.cluster[obs_cols.STAGES])):

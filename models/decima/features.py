@@ -53,6 +53,10 @@ class StageBatch(NamedTuple):
     first_job: Tensor  # (B,) first job of each observation
     parent: Tensor  # (K,) rows
     child: Tensor  # (K,) rows
+    # In units of the observation.
+    stages: Tensor  # (R, STAGE_FEATURES)
+    jobs: Tensor  # (J, JOB_FEATURES)
+    cluster: Tensor  # (B, CLUSTER_FEATURES)
 
 
 def pack(observation: dict[str, Tensor]) -> StageBatch:
@@ -91,6 +95,9 @@ def pack(observation: dict[str, Tensor]) -> StageBatch:
         first_job=first_job,
         parent=ends[:, 0],
         child=ends[:, 1],
+        stages=stages,
+        jobs=jobs,
+        cluster=cluster,
     )
 
 

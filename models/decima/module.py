@@ -129,6 +129,9 @@ def _stage_batch(given: DeviceDecisions, places: Places) -> StageBatch:
         first_job=none,
         parent=none,
         child=none,
+        stages=given.stages,
+        jobs=given.jobs,
+        cluster=cluster,
     )
 
 

@@ -23,6 +23,7 @@ from loadmaster.models.decima.features import (
     stable_order,
     stage_terms,
 )
+from loadmaster.models.decima.prior import SEARCHED, limit_prior, stage_prior
 from loadmaster.models.decima.settings import DecimaSettings
 
 SLOPE = 0.2  # of LeakyReLU below 0
@@ -119,6 +120,8 @@ class DagEncoder(nn.Module):
 class DecimaNetwork(nn.Module):
     """Scores for which stage comes next, and for how many executors its job may hold."""
 
+    tilt_prior: Tensor | None
+
     def __init__(self, settings: DecimaSettings = DEFAULTS) -> None:
         super().__init__()
         width, hidden = settings.width, settings.hidden
@@ -133,6 +136,14 @@ class DecimaNetwork(nn.Module):
         # evolution can search. In bundles and settings they are called `tilt_*`.
         self.tilt_stage = _zeros(STAGE_TERMS)
         self.tilt_limit = _zeros(LIMIT_TERMS) if settings.limits else None
+        # The prior's parameters have no gradient, since caps are whole numbers.
+        self.register_buffer("tilt_prior", None)
+        if settings.prior is not None:
+            self.tilt_prior = torch.zeros(len(SEARCHED))
+            for head in (self.score_stage, self.score_limit):
+                if head is not None:  # it adds nothing to the prior before it has learnt
+                    for weight in head[-1].parameters():
+                        nn.init.zeros_(weight)
 
     def embed(
         self, batch: StageBatch, observations: int, schedule: MessageSchedule | None = None
@@ -167,7 +178,10 @@ class DecimaNetwork(nn.Module):
         ]
         scored: Tensor = self.score_stage(torch.cat(parts, dim=1))
         linear: Tensor = self.tilt_stage(stage_terms(parts[0]))
-        return (scored + linear).squeeze(1)
+        score = (scored + linear).squeeze(1)
+        if self.settings.prior is None or self.tilt_prior is None:
+            return score
+        return score + stage_prior(batch, self.settings.prior, self.tilt_prior, rows, owner)
 
     def limit_scores(
         self,
@@ -218,7 +232,10 @@ class DecimaNetwork(nn.Module):
         )
         own_job = batch.job_inputs.index_select(0, job.index_select(0, owner))
         linear: Tensor = self.tilt_limit(limit_terms(of_level, own_job))
-        return (scored + linear).squeeze(1)
+        score = (scored + linear).squeeze(1)
+        if self.settings.prior is None or self.tilt_prior is None:
+            return score
+        return score + limit_prior(batch, self.settings.prior, self.tilt_prior, job, owner, level)
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, StageBatch, Embeddings]:
         """Stage scores (B, N), and the inputs and embeddings that `limit_scores` takes."""

@@ -5,7 +5,7 @@ Lists of bundles import this module, so it needs neither torch nor numba.
 
 import math
 
-from pydantic import PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from loadmaster.envs.dag_scheduling.describe import describe_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
@@ -17,13 +17,28 @@ from loadmaster.models.manifest import Manifest, describe_training, training_env
 MINOR_SETTINGS = ("workload", "total_executors", "interpolation", "warmup_s", "jobs_at_start")
 
 
+class PriorSettings(Settings):
+    """The rule srpt-caps as a prior of the scores: its parameters, and how much it weighs."""
+
+    # What the rule's parameters do is in baselines/remaining_work.py; `tilt_prior` changes them.
+    scale: PositiveFloat = 0.18
+    alpha: float = 0.45
+    share: float = 0.9
+    stay: float = 1.0
+    path: PositiveFloat = 0.2  # it also orders the stages of a job
+    strength: PositiveFloat = 5.0  # of a difference of keys, in a stage's score
+    limit_strength: PositiveFloat = 10.0  # of its squared distance from the cap, in a limit's score
+    beyond: NonNegativeFloat = 5.0  # what a stage loses whose job is at or beyond its cap
+
+
 class DecimaSettings(Settings):
-    """Size of the network, and the two parts that ablations remove."""
+    """Size of the network, its prior, and the two parts that ablations remove."""
 
     width: PositiveInt = 8  # numbers that describe a stage, a job or the cluster
     hidden: PositiveInt = 16  # of the layers in between
     graph: bool = True  # False: no messages between stages
     limits: bool = True  # False: a job may always hold every executor
+    prior: PriorSettings | None = None  # rule to start from; None: the network alone decides
 
 
 def training_settings(manifest: Manifest) -> DagSchedulingSettings:

@@ -18,6 +18,7 @@ from loadmaster.models.decima.compiled import (
     linear_stage_terms,
 )
 from loadmaster.models.decima.network import SLOPE
+from loadmaster.models.decima.prior import add_stage_prior, limit_loss, log_target
 from loadmaster.models.decima.training_block import (
     DECISIONS,
     JOB_COLUMNS,
@@ -27,6 +28,7 @@ from loadmaster.models.decima.training_block import (
     STAGE_COLUMNS,
     Block,
     Decisions,
+    decision_view,
 )
 from loadmaster.models.layers import Array32
 from loadmaster.models.simd import COLUMNS
@@ -62,7 +64,7 @@ def propagate(decisions: Decisions, rows: Ints, first: int, weights: Weights, bl
         cluster[: block.used[DECISIONS]] = 0
         for job_column in range(jobs):
             cluster[block.job_decision[job_column]] += summary[job_column]
-    score_stages(weights, block)
+    score_stages(decisions, rows, first, weights, block)
     score_limits(decisions, rows, first, weights, block)
 
 
@@ -88,7 +90,9 @@ def pass_messages(weights: Weights, block: Block) -> None:
 
 
 @njit_inline
-def score_stages(weights: Weights, block: Block) -> None:
+def score_stages(
+    decisions: Decisions, rows: Ints, first: int, weights: Weights, block: Block
+) -> None:
     width, count = len(block.stage), block.used[LEGAL]
     inputs = block.values[SCORE_STAGE, 0]
     for legal in range(count):
@@ -108,7 +112,11 @@ def score_stages(weights: Weights, block: Block) -> None:
     for legal in range(count):
         logs[legal] += block.values[SCORE_STAGE, out, 0, legal]
     for decision in range(block.used[DECISIONS]):
-        log_softmax(logs, block.legal_first[decision], block.legal_first[decision + 1])
+        begin, end = block.legal_first[decision], block.legal_first[decision + 1]
+        if len(weights.prior) > 0:
+            view = decision_view(decisions, rows[first + decision])
+            add_stage_prior(view, weights.prior, logs[begin:end])
+        log_softmax(logs, begin, end)
 
 
 @njit_inline
@@ -139,6 +147,12 @@ def score_limits(
                 inputs[start + width + i, column] = block.cluster[i, decision]
             inputs[start + 2 * width, column], inputs[start + 2 * width + 1, column] = share, log
             logs[column] = by_share * share + by_log * log
+        if len(weights.prior) > 0:
+            view, chosen = decision_view(decisions, row), decisions.actions[row, 0]
+            target = log_target(view, chosen, weights.prior)
+            for column in range(begin, end):
+                own = block.lowest[decision] + column - begin
+                logs[column] -= limit_loss(weights.prior, target, own)
     if scored:
         clear_padding(inputs, start + 2 * width + features.LIMIT_INPUTS, count)
         out = run_layers(weights, SCORE_LIMIT, block, 0, count)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.models.decima.features import JOB_INPUTS, SHARED, STAGE_INPUTS, StageBatch
 from loadmaster.models.decima.network import DagEncoder
 from loadmaster.models.decima.settings import DecimaSettings
@@ -71,6 +72,9 @@ def random_dags(rng: np.random.Generator, dags: int, depth: int) -> tuple[StageB
         first_job=torch.arange(dags),
         parent=torch.tensor(parents, dtype=torch.long),
         child=torch.tensor(children, dtype=torch.long),
+        stages=torch.zeros(len(durations), obs_cols.STAGE_FEATURES),
+        jobs=torch.zeros(dags, obs_cols.JOB_FEATURES),
+        cluster=torch.zeros(dags, obs_cols.CLUSTER_FEATURES),
     )
     return batch, torch.tensor(paths)
 

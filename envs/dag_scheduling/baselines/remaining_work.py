@@ -24,7 +24,8 @@ from loadmaster.envs.dag_scheduling import baselines as rules
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.observation import Observation
 
-_LEAST_S = 1e-3  # of work or path, where a logarithm is taken
+LEAST_S = 1e-3  # of work or path, where a logarithm is taken
+TOLERANCE = 1e-9  # before caps are rounded up: keeps 50 * (1 / 5) at 10, not at 11
 
 
 @njit_internal
@@ -64,17 +65,37 @@ def cap_of(
 ) -> int:
     """Return the most executors the job may hold; `row` is the first row of the job."""
     total = float(view.cluster[obs.TOTAL_EXECUTORS])
-    left = max(float(view.jobs[job, obs.WORK_LEFT_S]), _LEAST_S)
+    left = max(float(view.jobs[job, obs.WORK_LEFT_S]), LEAST_S)
     if rule == rules.HESRPT:
         cap = total * hesrpt_share(view, job, waiting, values[rules.SPEEDUP])
     elif rule == rules.CARBYNE:
-        needed = left / max(longest_path_s(view, row), _LEAST_S)
+        needed = left / max(longest_path_s(view, row), LEAST_S)
         cap = min(total / waiting, values[rules.ALTRUISM] * needed)
     else:
         even = (total / waiting) ** values[rules.SHARE]
         cap = values[rules.SCALE] * left ** values[rules.ALPHA] * even
-    # The tolerance keeps 50 * (1 / 5) at 10, not at 11.
-    return int(np.ceil(min(cap, total) - 1e-9))
+    return int(np.ceil(min(cap, total) - TOLERANCE))
+
+
+@njit_internal
+def held_elsewhere(view: Observation, job: int) -> int:
+    """Count the executors of the job without the free ones."""
+    own = view.jobs[job, obs.IS_SOURCE] == 1
+    return int(view.jobs[job, obs.EXECUTORS]) - (int(view.cluster[obs.FREE_EXECUTORS]) * own)
+
+
+@njit_internal
+def job_key(view: Observation, job: int, values: tuple[float, ...]) -> float:
+    """Return the logarithm of the work left, less `stay` for the job of the free executors."""
+    key = np.log(max(float(view.jobs[job, obs.WORK_LEFT_S]), LEAST_S))
+    return float(key - values[rules.STAY] * (view.jobs[job, obs.IS_SOURCE] == 1))
+
+
+@njit_internal
+def stage_key(view: Observation, row: int, own_key: float, values: tuple[float, ...]) -> float:
+    """Return what the stage is ordered by, the least first; `own_key` is that of its job."""
+    path = max(float(view.stages[row, obs.CRITICAL_S]), LEAST_S)
+    return float(own_key - values[rules.PATH] * np.log(path))
 
 
 @njit_inline
@@ -85,19 +106,17 @@ def least_work_left(view: Observation, rule: int, values: tuple[float, ...]) -> 
     spill = rule == rules.CARBYNE or values[rules.SPILL] > 0 or view.schedulable[idle] == 0
     best, best_key, best_path, granted = -1, np.inf, 0.0, 0
     beyond, beyond_key, beyond_path = -1, np.inf, 0.0
-    job, job_key, quota = -1, 0.0, 0
+    job, own_key, quota = -1, 0.0, 0
     for row in range(int(view.cluster[obs.STAGES])):
         if view.stage_job[row] != job:  # rows are sorted by job
             job = view.stage_job[row]
-            own = view.jobs[job, obs.IS_SOURCE] == 1
-            held = int(view.jobs[job, obs.EXECUTORS]) - (free if own else 0)
-            quota = min(free, cap_of(view, job, row, waiting, rule, values) - held)
-            job_key = np.log(max(float(view.jobs[job, obs.WORK_LEFT_S]), _LEAST_S))
-            job_key -= values[rules.STAY] * own
+            cap = cap_of(view, job, row, waiting, rule, values)
+            quota = min(free, cap - held_elsewhere(view, job))
+            own_key = job_key(view, job, values)
         if view.schedulable[row] == 0:
             continue
         path = float(view.stages[row, obs.CRITICAL_S])
-        key = job_key - values[rules.PATH] * np.log(max(path, _LEAST_S))
+        key = stage_key(view, row, own_key, values)
         if quota > 0 and (key < best_key or (key == best_key and path > best_path)):
             best, best_key, best_path, granted = row, key, path, quota
         if spill and (key < beyond_key or (key == beyond_key and path > beyond_path)):

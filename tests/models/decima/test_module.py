@@ -29,7 +29,12 @@ SETTINGS: dict[str, Any] = {
 def module_of(executors: int = EXECUTORS, **network: Any) -> DecimaModule:
     torch.manual_seed(4)
     sizes = {"network": network, "limits": executors}
-    return DecimaModule(observation_space=None, action_space=None, model_config=sizes)
+    module = DecimaModule(observation_space=None, action_space=None, model_config=sizes)
+    if module.network.settings.prior is not None:
+        # Last layers of 0 would hide the layers before them from comparisons.
+        for head in (module.network.score_stage, module.network.score_limit):
+            torch.nn.init.normal_(head[-1].weight)
+    return module
 
 
 def moments(count: int = 12) -> list[dict[str, Any]]:
@@ -42,7 +47,7 @@ def batch_of(observations: list[dict[str, Any]]) -> dict[str, Any]:
     return {Columns.OBS: default_collate(observations)}
 
 
-@pytest.mark.parametrize("network", [{}, {"limits": False}, {"graph": False}])
+@pytest.mark.parametrize("network", [{}, {"limits": False}, {"graph": False}, {"prior": {}}])
 def test_forward_train_gives_the_probability_of_sampled_actions(network: dict[str, Any]) -> None:
     module, observations = module_of(**network), moments()
     batch = batch_of(observations)

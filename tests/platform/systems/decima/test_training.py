@@ -30,8 +30,11 @@ Uninterrupted = tuple[list[Row], Path]
 Start = Callable[..., Trainer]
 
 
-def tiny(workers: int = 0, **training: Any) -> DecimaTraining:
+def tiny(
+    workers: int = 0, prior: dict[str, float] | None = None, **training: Any
+) -> DecimaTraining:
     values = {
+        "network": {"prior": prior},
         "environment": {"workload": "toy", "jobs": 3, "executors": 4},
         "rollouts": {"sequences": 2, "per_sequence": 3, "workers": workers},
         "training": {"learning_rate": {"first": 0.01, "last": 0.01}, **training},
@@ -109,9 +112,12 @@ def test_workers_do_not_change_the_curve_and_a_killed_one_is_replaced(
     assert trainer.step()["rollouts"] == 6
 
 
-def test_training_starts_from_a_policy_with_the_same_network(start: Start, tmp_path: Path) -> None:
-    bundle = make_bundle(tmp_path / "begun", **RECIPE.network(tiny()))
-    config = tiny(warm_start=str(bundle))
+@pytest.mark.parametrize("prior", [None, {"scale": 0.3}])
+def test_training_starts_from_a_policy_with_the_same_network(
+    start: Start, tmp_path: Path, prior: dict[str, float] | None
+) -> None:
+    bundle = make_bundle(tmp_path / "begun", **RECIPE.network(tiny(prior=prior)))
+    config = tiny(prior=prior, warm_start=str(bundle))
     torch.testing.assert_close(start(RECIPE, config).weights(), load_bundle(bundle).weights)
     with pytest.raises(InputError, match="is a policy of 'decima'; expected one of 'sure'"):
         starting_weights(replace(RECIPE, system="sure"), config)
@@ -132,15 +138,17 @@ def test_averaging_keeps_the_mean_of_the_latest_weights(start: Start, tmp_path: 
     assert resumed.weights()["score_stage.0.bias"].tolist() == kept.tolist()
 
 
-def test_evolution_resumes(start: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("prior", [None, {"scale": 0.3}])
+def test_evolution_resumes(start: Start, tmp_path: Path, prior: dict[str, float] | None) -> None:
     search = {"weights": ["tilt_*"], "population": 6, "spread": 1.0}
-    config = tiny(method="evolution", evolution=search)
+    config = tiny(prior=prior, method="evolution", evolution=search)
     trainer, resumed = (start(RECIPE, config, resumed) for resumed in (False, True))
     first, row = trainer.weights(), row_of(trainer)
     trainer.save(tmp_path / "saved")
     resumed.restore(tmp_path / "saved")
     assert row_of(resumed) == row_of(trainer)
     changed = {name for name, table in trainer.weights().items() if (table != first[name]).any()}
-    assert changed == {"tilt_stage.weight", "tilt_limit.weight"}
+    parts = {"tilt_stage.weight", "tilt_limit.weight"} | ({"tilt_prior"} if prior else set())
+    assert changed == parts
     assert row["decisions"] > 0
     assert row["rollouts"] == 6 * config.rollouts.sequences
