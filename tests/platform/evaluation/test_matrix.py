@@ -319,7 +319,7 @@ TUNED = """
 environment: dag_scheduling
 settings:
   - {name: batch, set: {workload: toy, jobs: 3}}
-  - {name: larger, set: {workload: toy, jobs: 5}}
+  - {name: slower, set: {workload: toy, jobs: 3, warmup_s: 5}}
   - {name: recorded, set: {workload: tpch}}
   - {name: stream, set: {workload: toy, arrivals: poisson}}
 """
@@ -347,10 +347,10 @@ def test_calibrate_writes_after_each_setting(
     line = "calibrate dag_scheduling --matrix m.yaml --policy weighted-fair --output kept.json"
     shown = cli(line)
     assert len(tuning) == 2
-    assert shown.err.splitlines()[0] == "larger: weighted-fair shares its entry with batch"
+    assert shown.err.splitlines()[0] == "slower: weighted-fair shares its entry with batch"
     assert shown.err.splitlines()[1].startswith("recorded: not tuned: ")
     entries = json.loads((here / "kept.json").read_text())
-    assert [entry["arrivals"] for entry in entries] == ["batch", "poisson"]
+    assert [entry["conditions"]["arrivals"] for entry in entries] == ["batch", "poisson"]
     assert len(cli.json(line)["calibrations"]) == 2
     (here / "kept.json").unlink()
     stub = calibration.calibrate
@@ -362,9 +362,8 @@ def test_calibrate_writes_after_each_setting(
 
     monkeypatch.setattr(calibration, "calibrate", interrupted)
     cli(line, code=130)
-    assert [entry["arrivals"] for entry in json.loads((here / "kept.json").read_text())] == [
-        "batch"
-    ]
+    (entry,) = json.loads((here / "kept.json").read_text())
+    assert entry["conditions"]["arrivals"] == "batch"
 
 
 @pytest.mark.usefixtures("tuning")
@@ -372,8 +371,8 @@ def test_calibrate_refuses_bad_files(here: Path, cli: Cli) -> None:
     assert "--each" in cli.error("calibrate pod_scaling --matrix m.yaml --each --output kept.json")
     words = cli.error("calibrate stream_scaling --matrix m.yaml --output kept.json")
     assert "expected 'stream_scaling'" in words
-    (here / "m.yaml").write_text(TUNED.replace("jobs: 5", "jobs: 0"))
-    assert "m.yaml:5: larger: " in cli.error("calibrate dag_scheduling --matrix m.yaml")
+    (here / "m.yaml").write_text(TUNED.replace("warmup_s: 5", "warmup_s: -1"))
+    assert "m.yaml:5: slower: " in cli.error("calibrate dag_scheduling --matrix m.yaml")
     assert [path.name for path in here.iterdir()] == ["m.yaml"]
 
 
