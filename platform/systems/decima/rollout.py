@@ -11,6 +11,7 @@ from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling import rollout
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
+from loadmaster.envs.dag_scheduling.episode import run_episode as run_rule
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, observe
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, buffers_for, initial_state
@@ -32,6 +33,7 @@ from loadmaster.platform.rl.rollout import (
     copy_rows,
 )
 
+REFERENCE = "srpt-caps"
 _UNIT = 1.0 / (1 << 53)  # 53 random bits to a number in [0, 1)
 _S11 = np.uint64(11)
 
@@ -264,20 +266,30 @@ def recording_of(
 class DecimaEngine:
     """A `RolloutEngine` for DecimaModule."""
 
-    def __init__(self, settings: DagSchedulingSettings) -> None:
+    def __init__(
+        self, settings: DagSchedulingSettings, mixture: Sequence[DagSchedulingSettings] = ()
+    ) -> None:
+        """Sequences take turns through the settings of a `mixture`, which replace `settings`."""
         self.settings = settings
-        self.workload = load_workload(settings)
+        self.mixed = bool(mixture)
+        self.members = [(one, load_workload(one)) for one in mixture or (settings,)]
         self.buffer = CompiledBuffer(empty_buffer)
+        self._references: dict[int, float] = {}
+
+    def member(self, sequence: int) -> tuple[DagSchedulingSettings, Workload]:
+        """The settings of a sequence, and their workload."""
+        return self.members[sequence % len(self.members)]
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
         weights = weights_of(module.network)
         return [self._record(module.network, weights, spec) for spec in assignments]
 
     def _record(self, network: DecimaNetwork, weights: Weights, spec: RolloutSpec) -> Recording:
-        settings, bank, buffer = self.settings, self.workload.bank, self.buffer
+        (settings, workload), buffer = self.member(spec.sequence), self.buffer
+        bank = workload.bank
         if spec.horizon_s is not None:
             settings = settings.model_copy(update={"horizon_s": spec.horizon_s})
-        state = initial_state(settings, self.workload, spec.sequence, slots=settings.total_jobs)
+        state = initial_state(settings, workload, spec.sequence, slots=settings.total_jobs)
         view, rows = buffers_for(state, bank)
         scratch = scratch_for(network, len(rows), len(state.jobs), settings.total_executors)
         buffer.rewind()
@@ -293,10 +305,21 @@ class DecimaEngine:
     def judge(self, module: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
         policy, scores = DecimaPolicy(module.network), []
         for seed in seeds:
-            result = run_episode(policy, self.settings, seed, self.workload)
-            cost = episode_cost(self.settings, result)
+            settings, workload = self.member(seed)
+            result = run_episode(policy, settings, seed, workload)
+            cost = episode_cost(settings, result)
+            if self.mixed:
+                cost /= self.reference_cost(seed)
             scores.append(EpisodeScore(cost, result.decisions, cost))
         return scores
+
+    def reference_cost(self, seed: int) -> float:
+        """Cost of the rule REFERENCE on a sequence: costs of a mixture are relative to it."""
+        if seed not in self._references:
+            settings, workload = self.member(seed)
+            result = run_rule(REFERENCE, settings, seed, workload)
+            self._references[seed] = episode_cost(settings, result)
+        return self._references[seed]
 
 
 def episode_cost(settings: DagSchedulingSettings, result: EpisodeResult) -> float:

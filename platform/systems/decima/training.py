@@ -16,13 +16,14 @@ from loadmaster.envs.dag_scheduling.observation import observation_space
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.metrics import Measure
+from loadmaster.envs.settings import build_settings
 from loadmaster.models.decima.gradient import DecisionMinibatches, log_probability_and_entropy
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.platform.rl.algorithm import InputDrivenConfig
 from loadmaster.platform.rl.rollout import RolloutSpec, columns_of
-from loadmaster.platform.systems.decima.rollout import DecimaEngine, episode_cost
+from loadmaster.platform.systems.decima.rollout import REFERENCE, DecimaEngine, episode_cost
 from loadmaster.platform.training.config import (
     Learning,
     Recipe,
@@ -36,6 +37,9 @@ from loadmaster.platform.training.config import (
 
 class DecimaTraining(TrainingConfig):
     environment: DagSchedulingSettings = DagSchedulingSettings()
+    # Changes of `environment`, through which job sequences take turns; the metric is then the cost
+    # relative to that of `srpt-caps`, as settings differ in their scale.
+    mixture: tuple[dict[str, Any], ...] = ()
     network: DecimaSettings = DecimaSettings()
     # Rounded results of the sweep tune_configs/decima/asha.yaml, with two changes outside its
     # space: a falling learning rate gains 3% after 80 iterations, and learning from half of the
@@ -55,27 +59,38 @@ def algorithm(config: DecimaTraining) -> InputDrivenConfig:
     environment = config.environment
     # The network takes tables of any size; small spaces, since they are sent to every worker.
     smallest = environment.model_copy(update={"max_jobs": 1, "max_stages": 1, "max_edges": 1})
-    sizes = {"network": network(config), "limits": environment.total_executors}
+    mixture = mixed_settings(config)
+    limits = max(one.total_executors for one in mixture or (environment,))
+    sizes = {"network": network(config), "limits": limits}
     return InputDrivenConfig().for_training(
         config,
         spaces=(observation_space(smallest), action_space(smallest)),
         module=RLModuleSpec(module_class=DecimaModule, model_config=sizes),
-        engine=partial(DecimaEngine, environment),
+        engine=partial(DecimaEngine, environment, mixture),
     )
 
 
+def mixed_settings(config: DecimaTraining) -> tuple[DagSchedulingSettings, ...]:
+    """The settings of the mixture; an InputError names a wrong one."""
+    own = config.environment.model_dump(exclude_unset=True)
+    return tuple(build_settings(DagSchedulingSettings, {**own, **one}) for one in config.mixture)
+
+
 def metric(config: DecimaTraining) -> Measure:
+    if config.mixture:
+        return Measure("relative_cost", f"cost relative to {REFERENCE}", "")
     if config.environment.objective == "makespan":
         return Measure("makespan_s", "makespan", "s")
     return Measure("jct_s", "mean JCT", "s")
 
 
 def baselines(config: DecimaTraining, seeds: Sequence[int]) -> dict[str, float]:
-    workload = load_workload(config.environment)
+    engine = DecimaEngine(config.environment, mixed_settings(config))
 
     def cost(name: str, seed: int) -> float:
-        result = run_episode(name, config.environment, seed, workload)
-        return episode_cost(config.environment, result)
+        settings, workload = engine.member(seed)
+        found = episode_cost(settings, run_episode(name, settings, seed, workload))
+        return found / engine.reference_cost(seed) if engine.mixed else found
 
     return mean_scores([name for name in BASELINES if name != "random"], seeds, cost)
 
@@ -86,7 +101,8 @@ def network(config: DecimaTraining) -> dict[str, Any]:
 
 def check(config: DecimaTraining) -> None:
     refuse_critic(config, "decima")
-    load_workload(config.environment)
+    for settings in mixed_settings(config) or (config.environment,):
+        load_workload(settings)
 
 
 def compile_loops(config: DecimaTraining) -> None:
