@@ -24,6 +24,7 @@ from loadmaster.models.decima.compiled import (
     read_jobs,
     read_stages,
 )
+from loadmaster.models.decima.prior import RATINGS, Ratings
 from loadmaster.models.layers import Array32, round_up
 from loadmaster.models.simd import COLUMNS
 
@@ -88,6 +89,7 @@ class Block(NamedTuple):
     d_stage: Array32  # (D, C) gradients of the same
     d_job: Array32  # (D, C)
     d_cluster: Array32  # (D, B)
+    ratings: Ratings  # (jobs, RATINGS) of a decision's jobs by the prior
     # The seven perceptrons: what each layer is given, and the output of the last.
     values: Array32  # (7, LAYERS_MAX + 1, W, C)
     gradients: Array32  # (7, LAYERS_MAX + 1, W, C) of the same, before the activation
@@ -126,6 +128,7 @@ def block_for(decisions: Decisions, weights: Weights, width: int) -> Block:
         d_stage=np.zeros((width, columns), np.float32),
         d_job=np.zeros((width, columns), np.float32),
         d_cluster=np.zeros((width, BLOCK_DECISIONS), np.float32),
+        ratings=np.zeros((int(counts[JOBS]), RATINGS)),
         values=np.zeros(tables, np.float32),
         gradients=np.zeros(tables, np.float32),
     )

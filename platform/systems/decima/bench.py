@@ -127,7 +127,7 @@ def contenders(effort: Effort) -> dict[str, Callable[[], int]]:
     """Functions that roll out and return the number of decisions, by name."""
     environment, network = effort.training.environment, effort.training.network
     engine = DecimaEngine(environment)
-    (_, workload) = engine.member(0)
+    _, workload = engine.mixture.member(0)
     padded = padded_settings(environment, workload)
     single = DagSchedulingEnv(workload, **padded)
     spec = RLModuleSpec(

@@ -32,8 +32,9 @@ from loadmaster.platform.rl.rollout import (
     RolloutSpec,
     copy_rows,
 )
+from loadmaster.platform.training.mixture import Mixture
 
-REFERENCE = "srpt-caps"
+REFERENCE = "srpt-caps"  # the rule that costs in a mixture of settings are relative to
 _UNIT = 1.0 / (1 << 53)  # 53 random bits to a number in [0, 1)
 _S11 = np.uint64(11)
 
@@ -169,6 +170,9 @@ def record_network(
         step = used[STEPS]
         stage_draw, limit_draw = uniform(action_seed, 3 * step), uniform(action_seed, 3 * step + 1)
         row, limit, log_probability = decide(view, weights, scratch, stage_draw, limit_draw)
+        if row == len(view.schedulable) - 1:  # idling is no choice: the time joins the last step
+            apply_action(state, bank, view, rows, row, limit)
+            continue
         buffer.steps[step, LOG_PROBABILITY] = log_probability
         buffer.steps[step, TIME_MS] = state.clock[state_cols.NOW]
         buffer.steps[step, JOB_MS] = state.clock[state_cols.JOB_MS]
@@ -270,22 +274,17 @@ class DecimaEngine:
         self, settings: DagSchedulingSettings, mixture: Sequence[DagSchedulingSettings] = ()
     ) -> None:
         """Sequences take turns through the settings of a `mixture`, which replace `settings`."""
-        self.settings = settings
-        self.mixed = bool(mixture)
-        self.members = [(one, load_workload(one)) for one in mixture or (settings,)]
+        members = [(one, load_workload(one)) for one in mixture or (settings,)]
+        self.mixture = Mixture(members, rule_cost)
+        self.relative = bool(mixture)
         self.buffer = CompiledBuffer(empty_buffer)
-        self._references: dict[int, float] = {}
-
-    def member(self, sequence: int) -> tuple[DagSchedulingSettings, Workload]:
-        """The settings of a sequence, and their workload."""
-        return self.members[sequence % len(self.members)]
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
         weights = weights_of(module.network)
         return [self._record(module.network, weights, spec) for spec in assignments]
 
     def _record(self, network: DecimaNetwork, weights: Weights, spec: RolloutSpec) -> Recording:
-        (settings, workload), buffer = self.member(spec.sequence), self.buffer
+        (settings, workload), buffer = self.mixture.member(spec.sequence), self.buffer
         bank = workload.bank
         if spec.horizon_s is not None:
             settings = settings.model_copy(update={"horizon_s": spec.horizon_s})
@@ -305,23 +304,25 @@ class DecimaEngine:
     def judge(self, module: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
         policy, scores = DecimaPolicy(module.network), []
         for seed in seeds:
-            settings, workload = self.member(seed)
+            settings, workload = self.mixture.member(seed)
             result = run_episode(policy, settings, seed, workload)
-            cost = episode_cost(settings, result)
-            if self.mixed:
-                cost /= self.reference_cost(seed)
+            cost = self.cost(seed, episode_cost(settings, result))
             scores.append(EpisodeScore(cost, result.decisions, cost))
         return scores
 
-    def reference_cost(self, seed: int) -> float:
-        """Cost of the rule REFERENCE on a sequence: costs of a mixture are relative to it."""
-        if seed not in self._references:
-            settings, workload = self.member(seed)
-            result = run_rule(REFERENCE, settings, seed, workload)
-            self._references[seed] = episode_cost(settings, result)
-        return self._references[seed]
+    def cost(self, seed: int, cost: float) -> float:
+        """A cost on a sequence, in a mixture relative to that of the rule REFERENCE."""
+        return self.mixture.relative_cost(seed, cost) if self.relative else cost
 
 
 def episode_cost(settings: DagSchedulingSettings, result: EpisodeResult) -> float:
     """Seconds that the objective minimises."""
     return result.makespan_s if settings.objective == "makespan" else result.mean_jct_s
+
+
+def rule_cost(
+    member: tuple[DagSchedulingSettings, Workload], seed: int, rule: str = REFERENCE
+) -> float:
+    """Cost of a rule on a sequence."""
+    settings, workload = member
+    return episode_cost(settings, run_rule(rule, settings, seed, workload))

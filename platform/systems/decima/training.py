@@ -11,19 +11,17 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.env import action_space
-from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.observation import observation_space
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.metrics import Measure
-from loadmaster.envs.settings import build_settings
 from loadmaster.models.decima.gradient import DecisionMinibatches, log_probability_and_entropy
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.platform.rl.algorithm import InputDrivenConfig
 from loadmaster.platform.rl.rollout import RolloutSpec, columns_of
-from loadmaster.platform.systems.decima.rollout import REFERENCE, DecimaEngine, episode_cost
+from loadmaster.platform.systems.decima.rollout import REFERENCE, DecimaEngine, rule_cost
 from loadmaster.platform.training.config import (
     Learning,
     Recipe,
@@ -33,13 +31,14 @@ from loadmaster.platform.training.config import (
     mean_scores,
     refuse_critic,
 )
+from loadmaster.platform.training.mixture import Changes, mixed_settings, relative_measure
 
 
 class DecimaTraining(TrainingConfig):
     environment: DagSchedulingSettings = DagSchedulingSettings()
     # Changes of `environment`, through which job sequences take turns; the metric is then the cost
     # relative to that of `srpt-caps`, as settings differ in their scale.
-    mixture: tuple[dict[str, Any], ...] = ()
+    mixture: Changes = ()
     network: DecimaSettings = DecimaSettings()
     # Rounded results of the sweep tune_configs/decima/asha.yaml, with two changes outside its
     # space: a falling learning rate gains 3% after 80 iterations, and learning from half of the
@@ -59,38 +58,31 @@ def algorithm(config: DecimaTraining) -> InputDrivenConfig:
     environment = config.environment
     # The network takes tables of any size; small spaces, since they are sent to every worker.
     smallest = environment.model_copy(update={"max_jobs": 1, "max_stages": 1, "max_edges": 1})
-    mixture = mixed_settings(config)
-    limits = max(one.total_executors for one in mixture or (environment,))
+    mixture = mixed_settings(environment, config.mixture)
+    limits = max(one.total_executors for one in mixture)
     sizes = {"network": network(config), "limits": limits}
     return InputDrivenConfig().for_training(
         config,
         spaces=(observation_space(smallest), action_space(smallest)),
         module=RLModuleSpec(module_class=DecimaModule, model_config=sizes),
-        engine=partial(DecimaEngine, environment, mixture),
+        engine=partial(DecimaEngine, environment, mixture if config.mixture else ()),
     )
-
-
-def mixed_settings(config: DecimaTraining) -> tuple[DagSchedulingSettings, ...]:
-    """The settings of the mixture; an InputError names a wrong one."""
-    own = config.environment.model_dump(exclude_unset=True)
-    return tuple(build_settings(DagSchedulingSettings, {**own, **one}) for one in config.mixture)
 
 
 def metric(config: DecimaTraining) -> Measure:
     if config.mixture:
-        return Measure("relative_cost", f"cost relative to {REFERENCE}", "")
+        return relative_measure(REFERENCE)
     if config.environment.objective == "makespan":
         return Measure("makespan_s", "makespan", "s")
     return Measure("jct_s", "mean JCT", "s")
 
 
 def baselines(config: DecimaTraining, seeds: Sequence[int]) -> dict[str, float]:
-    engine = DecimaEngine(config.environment, mixed_settings(config))
+    mixture = mixed_settings(config.environment, config.mixture) if config.mixture else ()
+    engine = DecimaEngine(config.environment, mixture)
 
     def cost(name: str, seed: int) -> float:
-        settings, workload = engine.member(seed)
-        found = episode_cost(settings, run_episode(name, settings, seed, workload))
-        return found / engine.reference_cost(seed) if engine.mixed else found
+        return engine.cost(seed, rule_cost(engine.mixture.member(seed), seed, name))
 
     return mean_scores([name for name in BASELINES if name != "random"], seeds, cost)
 
@@ -101,7 +93,7 @@ def network(config: DecimaTraining) -> dict[str, Any]:
 
 def check(config: DecimaTraining) -> None:
     refuse_critic(config, "decima")
-    for settings in mixed_settings(config) or (config.environment,):
+    for settings in mixed_settings(config.environment, config.mixture):
         load_workload(settings)
 
 
