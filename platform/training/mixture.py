@@ -24,7 +24,7 @@ def mixed_settings(
 
 def relative_measure(rule: str) -> Measure:
     """What validation measures on a mixture: settings differ in the scale of their costs."""
-    return Measure("relative_cost", f"cost relative to {rule}", "")
+    return Measure("relative_cost", f"cost in % of that of {rule}", "%")
 
 
 class Mixture(Generic[Member]):
@@ -41,7 +41,7 @@ class Mixture(Generic[Member]):
         return self.members[sequence % len(self.members)]
 
     def relative_cost(self, sequence: int, cost: float) -> float:
-        """A cost on a sequence over the rule's; the rule runs once for each sequence."""
+        """A cost on a sequence in % of the rule's; the rule runs once for each sequence."""
         if sequence not in self._costs:
             self._costs[sequence] = self._reference(self.member(sequence), sequence)
-        return cost / self._costs[sequence]
+        return 100 * cost / self._costs[sequence]

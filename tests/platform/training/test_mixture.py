@@ -29,6 +29,6 @@ def test_sequences_take_turns_and_the_rule_runs_once_for_each() -> None:
 
     mixture = Mixture(["a", "b", "c"], cost)
     assert [mixture.member(sequence) for sequence in (3, 4, 5, 6)] == ["a", "b", "c", "a"]
-    assert [mixture.relative_cost(4, value) for value in (8.0, 2.0)] == [2.0, 0.5]
-    assert mixture.relative_cost(5, 5.0) == 1.0
+    assert [mixture.relative_cost(4, value) for value in (8.0, 2.0)] == [200.0, 50.0]
+    assert mixture.relative_cost(5, 5.0) == 100.0
     assert asked == [("b", 4), ("c", 5)]
