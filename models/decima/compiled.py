@@ -15,9 +15,11 @@ from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling.actions import useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models.decima import features
+from loadmaster.models.decima.compiled_inputs import read_jobs, read_stages
 from loadmaster.models.decima.network import ILLEGAL, SLOPE, DecimaNetwork
 from loadmaster.models.decima.prior import (
     RATINGS,
+    Floats,
     Prior,
     Ratings,
     add_stage_prior,
@@ -34,13 +36,8 @@ from loadmaster.models.simd_dense import dense
 PREPARE, MESSAGE, UPDATE, SUMMARISE_STAGE, SUMMARISE_JOB, SCORE_STAGE, SCORE_LIMIT = range(7)
 LAYERS_MAX = 4
 
-# Scales of features.py as float32.
-_EXECUTOR, _TASK = np.float32(features.PER_EXECUTOR), np.float32(features.PER_TASK)
-_LOG_S, _LOG_COUNT = np.float32(features.PER_LOG_S), np.float32(features.PER_LOG_COUNT)
-_WORK, _JOB_WORK = np.float32(features.PER_WORK_S), np.float32(features.PER_JOB_WORK_S)
-_DURATION = np.float32(features.PER_DURATION_S)
-_SOURCE, _NOT_SOURCE = np.float32(features.SOURCE), np.float32(features.NOT_SOURCE)
 _SLOPE, _ILLEGAL, _ONE = np.float32(SLOPE), np.float32(ILLEGAL), np.float32(1)
+_LOG_COUNT = np.float32(features.PER_LOG_COUNT)
 
 
 class Weights(NamedTuple):
@@ -78,6 +75,7 @@ class Scratch(NamedTuple):
     stage_scores: Array32  # (N,) by row
     limit_scores: Array32  # (E,)
     ratings: Ratings  # (M, RATINGS) of the jobs by the prior
+    keys: Floats  # (N,) of the schedulable stages by the prior
 
 
 def perceptrons_of(network: DecimaNetwork) -> tuple[nn.Sequential | None, ...]:
@@ -107,7 +105,7 @@ def weights_of(network: DecimaNetwork) -> Weights:
     linear_limit = np.zeros((features.LIMIT_INPUTS, 1 + features.JOB_INPUTS), np.float32)
     if network.tilt_limit is not None:
         linear_limit[:] = to_numpy(network.tilt_limit.weight).reshape(linear_limit.shape)
-    prior = encode(network.settings.prior, network.tilt_prior, network.tilt_job)
+    prior = encode(network.settings.prior, network.tilts)
     heads = np.zeros(2, np.int64)
     for place, head in enumerate((network.score_stage, network.score_limit)):
         if head is not None:
@@ -137,6 +135,7 @@ def scratch_for(network: DecimaNetwork, stages: int, jobs: int, executors: int) 
         stage_scores=np.zeros(stages, np.float32),
         limit_scores=np.zeros(executors, np.float32),
         ratings=np.zeros((jobs, RATINGS)),
+        keys=np.zeros(stages),
     )
 
 
@@ -194,48 +193,6 @@ def read_inputs(view: Observation, scratch: Scratch) -> None:
     """Compute the inputs of features.py."""
     read_jobs(view, scratch.job_inputs, 0)
     read_stages(view, scratch.column, scratch.job_inputs, 0, scratch.inputs)
-
-
-@njit_internal
-def read_jobs(view: Observation, inputs: Array32, first: int) -> None:
-    """Write the inputs of all jobs, in columns from `first` on."""
-    free = view.cluster[obs_cols.FREE_EXECUTORS] * _EXECUTOR
-    log_jobs = np.log1p(view.cluster[obs_cols.JOBS]) * _LOG_COUNT
-    for job in range(int(view.cluster[obs_cols.JOBS])):
-        column, own = first + job, view.jobs[job, obs_cols.IS_SOURCE] == 1
-        inputs[0, column] = view.jobs[job, obs_cols.EXECUTORS] * _EXECUTOR
-        inputs[1, column] = _SOURCE if own else _NOT_SOURCE
-        inputs[2, column] = free
-        work = view.jobs[job, obs_cols.WORK_LEFT_S]
-        inputs[3, column] = np.log1p(work) * _LOG_S
-        inputs[4, column] = np.log1p(view.jobs[job, obs_cols.EXECUTORS]) * _LOG_COUNT
-        inputs[5, column] = log_jobs
-        inputs[6, column] = work * _JOB_WORK
-
-
-@njit_internal
-def read_stages(
-    view: Observation,
-    columns: NDArray[np.int64],
-    job_inputs: Array32,
-    first_job: int,
-    inputs: Array32,
-) -> None:
-    """Write the inputs of all stages into their `columns`; `first_job` is the jobs' offset."""
-    for row in range(int(view.cluster[obs_cols.STAGES])):
-        column, stage = columns[row], view.stages[row]
-        for shared in range(features.SHARED):
-            inputs[shared, column] = job_inputs[shared, first_job + view.stage_job[row]]
-        inputs[6, column] = stage[obs_cols.UNSTARTED] * stage[obs_cols.MEAN_S] * _WORK
-        inputs[7, column] = stage[obs_cols.UNSTARTED] * _TASK
-        inputs[8, column] = stage[obs_cols.MEAN_S] * _DURATION
-        inputs[9, column] = np.log1p(stage[obs_cols.CRITICAL_S]) * _LOG_S
-        inputs[10, column] = stage[obs_cols.RUNNING] * _EXECUTOR
-        inputs[11, column] = stage[obs_cols.RUNNABLE]
-        inputs[12, column] = stage[obs_cols.FITTING] * _EXECUTOR
-        inputs[13, column] = (
-            _ONE - stage[obs_cols.FITTING_TOTAL] / view.cluster[obs_cols.TOTAL_EXECUTORS]
-        )
 
 
 @njit_inline
@@ -312,7 +269,7 @@ def score_stages(view: Observation, weights: Weights, scratch: Scratch) -> None:
     linear = scratch.incoming[0]  # its messages are used up
     linear_stage_terms(weights, layer[0], legal, linear)
     if len(weights.prior) > 0:
-        add_stage_prior(view, weights.prior, scratch.ratings, linear)
+        add_stage_prior(view, weights.prior, scratch.ratings, scratch.keys, linear)
     if weights.heads[0] == 1:
         out = perceptron(weights, SCORE_STAGE, layer, legal)
         for column in range(legal):

@@ -21,6 +21,7 @@ from loadmaster.models.decima.prior import (
     Tilts,
     job_weights,
     rule_parameters,
+    stage_weights,
 )
 from loadmaster.models.decima.settings import PriorSettings
 
@@ -34,8 +35,9 @@ class _JobsByRule(NamedTuple):
     beyond: Tensor  # (J,) bool: at or beyond the cap
 
 
-def _logs(values: Tensor, usual: float, spread: float) -> Tensor:
-    return (values.clamp(min=LEAST_S).log() - usual) / spread
+def _term(values: Tensor, usual: float, spread: float) -> Tensor:
+    scaled = (values.clamp(min=LEAST_S).log() - usual) / spread
+    return scaled.clamp(-terms_of.MOST, terms_of.MOST)
 
 
 def _jobs_by_rule(batch: StageBatch, settings: PriorSettings, tilts: Tilts) -> _JobsByRule:
@@ -52,34 +54,43 @@ def _jobs_by_rule(batch: StageBatch, settings: PriorSettings, tilts: Tilts) -> _
     free = cluster[:, obs_cols.FREE_EXECUTORS].index_select(0, owner)
     held = jobs[:, obs_cols.EXECUTORS] - free * own
     log_left, log_even = work_s.clamp(min=LEAST_S).log(), (total / waiting).log()
-    left = (log_left - terms_of.USUAL_LEFT) / terms_of.LEFT_SPREAD
+    left = _term(work_s, terms_of.USUAL_LEFT, terms_of.LEFT_SPREAD)
+    mean_s, of_row = batch.stages[:, obs_cols.MEAN_S].double(), batch.row_observation
+    shortest = mean_s.new_full((len(cluster),), math.inf).scatter_reduce(0, of_row, mean_s, "amin")
+    largest = mean_s.new_zeros(len(cluster)).scatter_reduce(0, of_row, mean_s, "amax")
+    several = cluster[:, obs_cols.STAGES] > 1
     of_cluster = torch.stack(
         [
-            (log_even - terms_of.USUAL_EVEN) / terms_of.EVEN_SPREAD,
-            _logs(sums[:, 1] / waiting, terms_of.USUAL_LEFT, terms_of.LEFT_SPREAD),
-            _logs(total, terms_of.USUAL_SIZE, terms_of.SIZE_SPREAD),
+            _term(total / waiting, terms_of.USUAL_EVEN, terms_of.EVEN_SPREAD),
+            _term(sums[:, 1] / waiting, terms_of.USUAL_LEFT, terms_of.LEFT_SPREAD),
+            _term(total, terms_of.USUAL_SIZE, terms_of.SIZE_SPREAD),
+            (several & (shortest == largest)).double(),
             log_even,
             total.log(),
         ],
         1,
     )
-    even, mean_left, size, log_even, log_total = of_cluster.index_select(0, owner).unbind(1)
+    even, mean_left, size, unknown, log_even, log_total = of_cluster.index_select(0, owner).unbind(
+        1
+    )
     terms = torch.stack(
         [
             torch.ones_like(left),
             left,
             even,
-            _logs(longest, terms_of.USUAL_PATH, terms_of.PATH_SPREAD),
-            _logs(1 + jobs[:, obs_cols.UNPLACED], terms_of.USUAL_TASKS, terms_of.TASKS_SPREAD),
-            _logs(1 + jobs[:, obs_cols.AGE_S], terms_of.USUAL_AGE, terms_of.AGE_SPREAD),
+            _term(longest, terms_of.USUAL_PATH, terms_of.PATH_SPREAD),
+            _term(1 + jobs[:, obs_cols.UNPLACED], terms_of.USUAL_TASKS, terms_of.TASKS_SPREAD),
+            _term(1 + jobs[:, obs_cols.AGE_S], terms_of.USUAL_AGE, terms_of.AGE_SPREAD),
             mean_left,
             size,
-            _logs(1 + held, terms_of.USUAL_HELD, terms_of.HELD_SPREAD),
+            _term(1 + held, terms_of.USUAL_HELD, terms_of.HELD_SPREAD),
             own,
             own * left,
             left * even,
             left**2,
             even**2,
+            unknown,
+            unknown * left,
         ],
         1,
     )
@@ -94,6 +105,37 @@ def _jobs_by_rule(batch: StageBatch, settings: PriorSettings, tilts: Tilts) -> _
     return _JobsByRule(log_left - stay * own + added[:, KEY], cap, most, cap <= held)
 
 
+def _stage_keys(
+    batch: StageBatch,
+    settings: PriorSettings,
+    tilts: Tilts,
+    rows: Tensor,
+    job: Tensor,
+    owner: Tensor,
+) -> Tensor:
+    """(rows,) what stages add to the keys of their jobs."""
+    stages, cluster = batch.stages.index_select(0, rows).double(), batch.cluster.double()
+    path, mean_s = stages[:, obs_cols.CRITICAL_S], stages[:, obs_cols.MEAN_S]
+    free = cluster[:, obs_cols.FREE_EXECUTORS].clamp(min=1).index_select(0, owner)
+    total = cluster[:, obs_cols.TOTAL_EXECUTORS].index_select(0, owner)
+    left_s = batch.jobs[:, obs_cols.WORK_LEFT_S].double().clamp(min=LEAST_S).index_select(0, job)
+    held = terms_of.USUAL_HELD, terms_of.HELD_SPREAD
+    terms = [
+        _term(path, terms_of.USUAL_PATH, terms_of.PATH_SPREAD),
+        _term(1 + stages[:, obs_cols.UNASSIGNED], terms_of.USUAL_TASKS, terms_of.TASKS_SPREAD),
+        _term(mean_s, terms_of.USUAL_DURATION, terms_of.DURATION_SPREAD),
+        _term(1 + stages[:, obs_cols.RUNNING], *held),
+        _term(1 + stages[:, obs_cols.HEIGHT], *held),
+        stages[:, obs_cols.RUNNABLE],
+        1 - stages[:, obs_cols.FITTING_TOTAL] / total,
+        1 - stages[:, obs_cols.FITTING] / free,
+        (stages[:, obs_cols.UNSTARTED] * mean_s / left_s).clamp(max=1),
+    ]
+    weight = rule_parameters(settings, tilts.prior)[SEARCHED.index("path")]
+    added = torch.stack(terms, 1) @ stage_weights(tilts.key)
+    return added - weight * path.clamp(min=LEAST_S).log()
+
+
 @torch.no_grad()
 def stage_prior(
     batch: StageBatch, settings: PriorSettings, tilts: Tilts, rows: Tensor, owner: Tensor
@@ -101,9 +143,7 @@ def stage_prior(
     """(rows,) of these stages, which are all schedulable ones of their observations, `owner`."""
     job = batch.row_job.index_select(0, rows)
     by_rule = _jobs_by_rule(batch, settings, tilts)
-    path = batch.stages[:, obs_cols.CRITICAL_S].index_select(0, rows).double().clamp(min=LEAST_S)
-    weight = rule_parameters(settings, tilts.prior)[SEARCHED.index("path")]
-    key = by_rule.key.index_select(0, job) - weight * path.log()
+    key = by_rule.key.index_select(0, job) + _stage_keys(batch, settings, tilts, rows, job, owner)
     beyond = by_rule.beyond.index_select(0, job).long()
     group = 2 * owner + beyond
     least = key.new_full((2 * len(batch.cluster),), math.inf).scatter_reduce(0, group, key, "amin")

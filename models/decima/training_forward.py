@@ -116,7 +116,7 @@ def score_stages(
         if len(weights.prior) > 0:
             view = decision_view(decisions, rows[first + decision])
             rate_jobs(view, weights.prior, block.ratings)
-            add_stage_prior(view, weights.prior, block.ratings, logs[begin:end])
+            add_stage_prior(view, weights.prior, block.ratings, block.keys, logs[begin:end])
         log_softmax(logs, begin, end)
 
 

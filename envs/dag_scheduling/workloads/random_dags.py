@@ -25,13 +25,14 @@ def alibaba_like() -> Workload:
     """Generate 600 jobs."""
     random, jobs = np.random.default_rng(_SEED), []
     for number in range(600):
-        stages = _count(random, median=8, spread=1.2, least=2, most=130)
+        stages = _count(random, median=8, spread=1.4, least=2, most=200)
         common = random.standard_normal()  # long jobs have more tasks
-        log_ms = 9.3 + 1.6 * (0.47 * common + 0.88 * random.standard_normal())
-        log_tasks = -0.6 + 2.0 * common
+        log_ms = 9.3 + 1.7 * (0.6 * common + 0.8 * random.standard_normal())
+        median = 12 * float(np.exp(1.3 * common))
         made = []
         for stage in range(stages):
-            tasks = _count(random, float(np.exp(log_tasks)), spread=2.2, least=1, most=10_000)
+            several = random.random() < 0.4
+            tasks = _count(random, median, spread=1.7, least=1, most=20_000) if several else 1
             ms = int(np.clip(np.exp(log_ms + random.standard_normal()), 500, 6_000_000))
             made.append(equal_tasks(tasks, ms, *_parents(random, stage)))
         jobs.append(Job(f"alibaba-like-{number}", tuple(made)))
