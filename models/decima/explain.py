@@ -69,7 +69,7 @@ class Decision(NamedTuple):
 
     row: int  # of the stage chosen, in the observation
     limit: int
-    executors: int  # that the stage gets
+    executors: int  # that the stage gets; 0: the free ones idle
     schedulable: int  # stages that could have been chosen
     useful_limits: int  # limits that differ in the executors they place
     stages: list[StageScore]  # best first
@@ -82,9 +82,12 @@ def decide_with_scores(
 ) -> tuple[int, int, int, int]:
     """Decide without sampling and fill the tables of best options.
 
-    Returns the stage's row, the limit, and how many rows of either table are filled.
+    Returns the stage's row, the limit, and how many rows of either table are filled: none where the
+    decision idles.
     """
     row, limit, _ = decide(view, weights, scratch, -1.0, -1.0)
+    if row == len(view.schedulable) - 1:
+        return row, limit, 0, 0
     stages = _fill_best(scratch.stage_scores, 0, int(view.cluster[obs_cols.STAGES]), best.stages)
     for place in range(stages):
         stage = view.stages[best.stages.option[place]]
@@ -161,5 +164,7 @@ def situation(free: int, total: int, jobs: int, schedulable: int | None, source:
 
 
 def grant(stage: str, executors: int, limit: int) -> str:
-    """What a stage gets."""
+    """What a stage gets; no executor: all idle."""
+    if executors == 0:
+        return "they idle, since every job holds as many as it may"
     return f"{stage} gets {counted(executors, 'executor')}, its job may hold {limit:,}"

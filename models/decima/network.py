@@ -23,7 +23,8 @@ from loadmaster.models.decima.features import (
     stable_order,
     stage_terms,
 )
-from loadmaster.models.decima.prior import SEARCHED, limit_prior, stage_prior
+from loadmaster.models.decima.prior import KEY_TERMS, OUTPUTS, SEARCHED, TERMS, Tilts
+from loadmaster.models.decima.prior_batch import limit_prior, stage_prior
 from loadmaster.models.decima.settings import DecimaSettings
 
 SLOPE = 0.2  # of LeakyReLU below 0
@@ -121,6 +122,8 @@ class DecimaNetwork(nn.Module):
     """Scores for which stage comes next, and for how many executors its job may hold."""
 
     tilt_prior: Tensor | None
+    tilt_job: Tensor | None
+    tilt_key: Tensor | None
 
     def __init__(self, settings: DecimaSettings = DEFAULTS) -> None:
         super().__init__()
@@ -138,8 +141,12 @@ class DecimaNetwork(nn.Module):
         self.tilt_limit = _zeros(LIMIT_TERMS) if settings.limits else None
         # The prior's parameters have no gradient, since caps are whole numbers.
         self.register_buffer("tilt_prior", None)
+        self.register_buffer("tilt_job", None)
+        self.register_buffer("tilt_key", None)
         if settings.prior is not None:
             self.tilt_prior = torch.zeros(len(SEARCHED))
+            self.tilt_job = torch.zeros(OUTPUTS, TERMS)
+            self.tilt_key = torch.zeros(KEY_TERMS)
             for head in (self.score_stage, self.score_limit):
                 if head is not None:  # it adds nothing to the prior before it has learnt
                     for weight in head[-1].parameters():
@@ -179,9 +186,9 @@ class DecimaNetwork(nn.Module):
         scored: Tensor = self.score_stage(torch.cat(parts, dim=1))
         linear: Tensor = self.tilt_stage(stage_terms(parts[0]))
         score = (scored + linear).squeeze(1)
-        if self.settings.prior is None or self.tilt_prior is None:
+        if self.settings.prior is None or self.tilts is None:
             return score
-        return score + stage_prior(batch, self.settings.prior, self.tilt_prior, rows, owner)
+        return score + stage_prior(batch, self.settings.prior, self.tilts, rows, owner)
 
     def limit_scores(
         self,
@@ -233,9 +240,16 @@ class DecimaNetwork(nn.Module):
         own_job = batch.job_inputs.index_select(0, job.index_select(0, owner))
         linear: Tensor = self.tilt_limit(limit_terms(of_level, own_job))
         score = (scored + linear).squeeze(1)
-        if self.settings.prior is None or self.tilt_prior is None:
+        if self.settings.prior is None or self.tilts is None:
             return score
-        return score + limit_prior(batch, self.settings.prior, self.tilt_prior, job, owner, level)
+        return score + limit_prior(batch, self.settings.prior, self.tilts, job, owner, level)
+
+    @property
+    def tilts(self) -> Tilts | None:
+        """Weights of the prior, where there is one."""
+        if self.tilt_prior is None or self.tilt_job is None or self.tilt_key is None:
+            return None
+        return Tilts(self.tilt_prior, self.tilt_job, self.tilt_key)
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, StageBatch, Embeddings]:
         """Stage scores (B, N), and the inputs and embeddings that `limit_scores` takes."""

@@ -86,6 +86,8 @@ def decide_round(
     if schedulable == 0:
         return 0, 0, 0, 0, 0
     row, limit, stages, limits = explanations.decide_with_scores(view, weights, scratch, best)
+    if stages == 0:
+        return 0, 0, 0, 0, 0
     lowest, highest = useful_limits(view, row)
     for option in range(stages):  # rows of the view change with the next observation
         best.stages.option[option] = rows[best.stages.option[option]]
@@ -98,11 +100,12 @@ def decide_round(
         count = 1
     while 0 < count < len(granted) and observe_round(state, bank, view, rows) > 0:
         row, limit, log_probability = kernels.decide(view, weights, scratch, -1.0, -1.0)
-        if np.isfinite(log_probability):
-            commit(state, bank, view, rows, row, limit, granted[count])
+        if not np.isfinite(log_probability):
+            count = NOT_FINITE
+        elif commit(state, bank, view, rows, row, limit, granted[count]):
             count += 1
         else:
-            count = NOT_FINITE
+            break
     return count, schedulable, stages, limits, highest - lowest + 1
 
 
@@ -134,16 +137,19 @@ class DecimaPolicy:
         row, limit, stages, limits = explanations.decide_with_scores(
             view, self.weights, self._scratch_for(view, total), self._best
         )
-        lowest, highest = useful_limits(view, row)
         schedulable = int(np.count_nonzero(view.schedulable[:-1]))  # the last place is idling
+        executors, useful = 0, 0
+        if stages > 0:
+            lowest, highest = useful_limits(view, row)
+            executors, useful = executors_granted(view, row, limit), highest - lowest + 1
         decision = Decision(
-            row, limit, executors_granted(view, row, limit), schedulable, highest - lowest + 1,
+            row, limit, executors, schedulable, useful,
             *explanations.read_options(self._best, stages, limits),
         )  # fmt: skip
         free, jobs = int(view.cluster[obs_cols.FREE_EXECUTORS]), int(view.cluster[obs_cols.JOBS])
         summary = (
             f"{explanations.situation(free, total, jobs, schedulable)}: "
-            f"{explanations.grant(stage_name(row), decision.executors, limit)}"
+            f"{explanations.grant(stage_name(row) if executors else '', executors, limit)}"
         )
         return decision, explanations.explain(decision, stage_name, summary)
 

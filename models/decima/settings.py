@@ -26,6 +26,8 @@ class PriorSettings(Settings):
     share: float = 0.9
     stay: float = 1.0
     path: PositiveFloat = 0.2  # it also orders the stages of a job
+    # Logarithm of how far beyond its cap a job may go before executors idle; None: no bound.
+    reach: NonNegativeFloat | None = None
     strength: PositiveFloat = 5.0  # of a difference of keys, in a stage's score
     limit_strength: PositiveFloat = 10.0  # of its squared distance from the cap, in a limit's score
     beyond: NonNegativeFloat = 5.0  # what a stage loses whose job is at or beyond its cap

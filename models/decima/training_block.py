@@ -21,9 +21,9 @@ from loadmaster.models.decima.compiled import (
     LAYERS_MAX,
     PREPARE,
     Weights,
-    read_jobs,
-    read_stages,
 )
+from loadmaster.models.decima.compiled_inputs import read_jobs, read_stages
+from loadmaster.models.decima.prior import RATINGS, Floats, Ratings
 from loadmaster.models.layers import Array32, round_up
 from loadmaster.models.simd import COLUMNS
 
@@ -88,6 +88,8 @@ class Block(NamedTuple):
     d_stage: Array32  # (D, C) gradients of the same
     d_job: Array32  # (D, C)
     d_cluster: Array32  # (D, B)
+    ratings: Ratings  # (jobs, RATINGS) of a decision's jobs by the prior
+    keys: Floats  # (stages,) of its schedulable stages by the prior
     # The seven perceptrons: what each layer is given, and the output of the last.
     values: Array32  # (7, LAYERS_MAX + 1, W, C)
     gradients: Array32  # (7, LAYERS_MAX + 1, W, C) of the same, before the activation
@@ -126,6 +128,8 @@ def block_for(decisions: Decisions, weights: Weights, width: int) -> Block:
         d_stage=np.zeros((width, columns), np.float32),
         d_job=np.zeros((width, columns), np.float32),
         d_cluster=np.zeros((width, BLOCK_DECISIONS), np.float32),
+        ratings=np.zeros((int(counts[JOBS]), RATINGS)),
+        keys=np.zeros(int(counts[STAGES])),
         values=np.zeros(tables, np.float32),
         gradients=np.zeros(tables, np.float32),
     )

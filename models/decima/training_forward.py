@@ -18,7 +18,7 @@ from loadmaster.models.decima.compiled import (
     linear_stage_terms,
 )
 from loadmaster.models.decima.network import SLOPE
-from loadmaster.models.decima.prior import add_stage_prior, limit_loss, log_target
+from loadmaster.models.decima.prior import add_stage_prior, limit_loss, log_target, rate_jobs
 from loadmaster.models.decima.training_block import (
     DECISIONS,
     JOB_COLUMNS,
@@ -115,7 +115,8 @@ def score_stages(
         begin, end = block.legal_first[decision], block.legal_first[decision + 1]
         if len(weights.prior) > 0:
             view = decision_view(decisions, rows[first + decision])
-            add_stage_prior(view, weights.prior, logs[begin:end])
+            rate_jobs(view, weights.prior, block.ratings)
+            add_stage_prior(view, weights.prior, block.ratings, block.keys, logs[begin:end])
         log_softmax(logs, begin, end)
 
 
@@ -149,7 +150,8 @@ def score_limits(
             logs[column] = by_share * share + by_log * log
         if len(weights.prior) > 0:
             view, chosen = decision_view(decisions, row), decisions.actions[row, 0]
-            target = log_target(view, chosen, weights.prior)
+            rate_jobs(view, weights.prior, block.ratings)
+            target = log_target(view, chosen, block.ratings)
             for column in range(begin, end):
                 own = block.lowest[decision] + column - begin
                 logs[column] -= limit_loss(weights.prior, target, own)

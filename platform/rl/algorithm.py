@@ -175,7 +175,10 @@ class InputDriven(EngineAlgorithm):
             patterns = [f"*{pattern}" for pattern in how.weights]
             self.search = WeightSearch(self.module_weights(), patterns, how.spread, how.population)
         rng = self._rng()
-        seeds = rng.integers(FIRST_SEED, END_SEED, self.config.sampling.sequences).tolist()
+        # Successive sequences: every setting of a mixture has its turn.
+        sequences = self.config.sampling.sequences
+        first = int(rng.integers(FIRST_SEED, END_SEED - sequences))
+        seeds = list(range(first, first + sequences))
         points = self.search.ask(rng)
         candidates = [self.search.weights_at(point) for point in points]
         trials = [(candidate, seed) for seed in seeds for candidate in range(len(candidates))]

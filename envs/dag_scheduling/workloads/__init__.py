@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from loadmaster.envs.dag_scheduling.jobs import Workload
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.envs.dag_scheduling.workloads import alibaba, job_file, synthetic, tpch
+from loadmaster.envs.dag_scheduling.workloads import alibaba, job_file, random_dags, synthetic, tpch
 from loadmaster.envs.traces import WorkloadSpec, find_workload
 
 _LOADERS: tuple[tuple[str, str, Callable[[DagSchedulingSettings], Workload]], ...] = (
@@ -15,6 +15,16 @@ _LOADERS: tuple[tuple[str, str, Callable[[DagSchedulingSettings], Workload]], ..
     ),
     ("tpch", "TPC-H stage profiles measured on Spark (npy files under data/tpch)", tpch.load),
     ("alibaba", "production batch jobs, Alibaba 2018 (CSV under data/alibaba2018)", alibaba.load),
+    (
+        "alibaba-like",
+        "600 generated jobs, fitted to the production jobs of alibaba (no data)",
+        lambda settings: random_dags.alibaba_like(),
+    ),
+    (
+        "random-dags",
+        "300 generated jobs: random DAGs that differ in how they slow down (no data)",
+        lambda settings: random_dags.random_dags(),
+    ),
     ("jobs", "your own jobs in JSON lines, as --set data=FILE (`loadmaster fit`)", job_file.load),
     (
         "toy",

@@ -127,7 +127,8 @@ def contenders(effort: Effort) -> dict[str, Callable[[], int]]:
     """Functions that roll out and return the number of decisions, by name."""
     environment, network = effort.training.environment, effort.training.network
     engine = DecimaEngine(environment)
-    workload, padded = engine.workload, padded_settings(environment, engine.workload)
+    _, workload = engine.mixture.member(0)
+    padded = padded_settings(environment, workload)
     single = DagSchedulingEnv(workload, **padded)
     spec = RLModuleSpec(
         module_class=DecimaModule,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,7 +132,7 @@ def explained(step: Step, number: int, workload: Workload) -> ExplainedDecision:
     decision, cluster = step.decision, step.view.cluster
     time_s = float(step.state.clock[state_cols.NOW]) / 1000
     stages = [_stage(step.state, step.rows, workload, each.row) for each in decision.stages]
-    record = {
+    record: dict[str, Any] = {
         "decision": number,
         "time_s": time_s,
         "free_executors": int(cluster[obs_cols.FREE_EXECUTORS]),
@@ -152,8 +152,11 @@ def explained(step: Step, number: int, workload: Workload) -> ExplainedDecision:
             {"limit": each.limit, "probability": round(each.probability, 6)}
             for each in decision.limits
         ],
-        "chosen": stages[0]._asdict() | {"limit": decision.limit, "executors": decision.executors},
+        "chosen": None,  # the free executors idle
     }
+    if stages:
+        granted = {"limit": decision.limit, "executors": decision.executors}
+        record["chosen"] = stages[0]._asdict() | granted
     return ExplainedDecision(time_s, step.explanation, record)
 
 

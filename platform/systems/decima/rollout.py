@@ -11,6 +11,7 @@ from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling import rollout
 from loadmaster.envs.dag_scheduling import state as state_cols
 from loadmaster.envs.dag_scheduling.actions import apply_action
+from loadmaster.envs.dag_scheduling.episode import run_episode as run_rule
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, observe
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, buffers_for, initial_state
@@ -31,7 +32,9 @@ from loadmaster.platform.rl.rollout import (
     RolloutSpec,
     copy_rows,
 )
+from loadmaster.platform.training.mixture import Mixture
 
+REFERENCE = "srpt-caps"  # the rule that costs in a mixture of settings are relative to
 _UNIT = 1.0 / (1 << 53)  # 53 random bits to a number in [0, 1)
 _S11 = np.uint64(11)
 
@@ -167,6 +170,9 @@ def record_network(
         step = used[STEPS]
         stage_draw, limit_draw = uniform(action_seed, 3 * step), uniform(action_seed, 3 * step + 1)
         row, limit, log_probability = decide(view, weights, scratch, stage_draw, limit_draw)
+        if row == len(view.schedulable) - 1:  # idling is no choice: the time joins the last step
+            apply_action(state, bank, view, rows, row, limit)
+            continue
         buffer.steps[step, LOG_PROBABILITY] = log_probability
         buffer.steps[step, TIME_MS] = state.clock[state_cols.NOW]
         buffer.steps[step, JOB_MS] = state.clock[state_cols.JOB_MS]
@@ -264,9 +270,13 @@ def recording_of(
 class DecimaEngine:
     """A `RolloutEngine` for DecimaModule."""
 
-    def __init__(self, settings: DagSchedulingSettings) -> None:
-        self.settings = settings
-        self.workload = load_workload(settings)
+    def __init__(
+        self, settings: DagSchedulingSettings, mixture: Sequence[DagSchedulingSettings] = ()
+    ) -> None:
+        """Sequences take turns through the settings of a `mixture`, which replace `settings`."""
+        members = [(one, load_workload(one)) for one in mixture or (settings,)]
+        self.mixture = Mixture(members, rule_cost)
+        self.relative = bool(mixture)
         self.buffer = CompiledBuffer(empty_buffer)
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
@@ -274,10 +284,11 @@ class DecimaEngine:
         return [self._record(module.network, weights, spec) for spec in assignments]
 
     def _record(self, network: DecimaNetwork, weights: Weights, spec: RolloutSpec) -> Recording:
-        settings, bank, buffer = self.settings, self.workload.bank, self.buffer
+        (settings, workload), buffer = self.mixture.member(spec.sequence), self.buffer
+        bank = workload.bank
         if spec.horizon_s is not None:
             settings = settings.model_copy(update={"horizon_s": spec.horizon_s})
-        state = initial_state(settings, self.workload, spec.sequence, slots=settings.total_jobs)
+        state = initial_state(settings, workload, spec.sequence, slots=settings.total_jobs)
         view, rows = buffers_for(state, bank)
         scratch = scratch_for(network, len(rows), len(state.jobs), settings.total_executors)
         buffer.rewind()
@@ -293,12 +304,25 @@ class DecimaEngine:
     def judge(self, module: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
         policy, scores = DecimaPolicy(module.network), []
         for seed in seeds:
-            result = run_episode(policy, self.settings, seed, self.workload)
-            cost = episode_cost(self.settings, result)
+            settings, workload = self.mixture.member(seed)
+            result = run_episode(policy, settings, seed, workload)
+            cost = self.cost(seed, episode_cost(settings, result))
             scores.append(EpisodeScore(cost, result.decisions, cost))
         return scores
+
+    def cost(self, seed: int, cost: float) -> float:
+        """A cost on a sequence, in a mixture relative to that of the rule REFERENCE."""
+        return self.mixture.relative_cost(seed, cost) if self.relative else cost
 
 
 def episode_cost(settings: DagSchedulingSettings, result: EpisodeResult) -> float:
     """Seconds that the objective minimises."""
     return result.makespan_s if settings.objective == "makespan" else result.mean_jct_s
+
+
+def rule_cost(
+    member: tuple[DagSchedulingSettings, Workload], seed: int, rule: str = REFERENCE
+) -> float:
+    """Cost of a rule on a sequence."""
+    settings, workload = member
+    return episode_cost(settings, run_rule(rule, settings, seed, workload))

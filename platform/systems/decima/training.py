@@ -11,7 +11,6 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.env import action_space
-from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.observation import observation_space
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
@@ -22,7 +21,7 @@ from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.platform.rl.algorithm import InputDrivenConfig
 from loadmaster.platform.rl.rollout import RolloutSpec, columns_of
-from loadmaster.platform.systems.decima.rollout import DecimaEngine, episode_cost
+from loadmaster.platform.systems.decima.rollout import REFERENCE, DecimaEngine, rule_cost
 from loadmaster.platform.training.config import (
     Learning,
     Recipe,
@@ -32,10 +31,14 @@ from loadmaster.platform.training.config import (
     mean_scores,
     refuse_critic,
 )
+from loadmaster.platform.training.mixture import Changes, mixed_settings, relative_measure
 
 
 class DecimaTraining(TrainingConfig):
     environment: DagSchedulingSettings = DagSchedulingSettings()
+    # Changes of `environment`, through which job sequences take turns; the metric is then the cost
+    # relative to that of `srpt-caps`, as settings differ in their scale.
+    mixture: Changes = ()
     network: DecimaSettings = DecimaSettings()
     # Rounded results of the sweep tune_configs/decima/asha.yaml, with two changes outside its
     # space: a falling learning rate gains 3% after 80 iterations, and learning from half of the
@@ -55,27 +58,31 @@ def algorithm(config: DecimaTraining) -> InputDrivenConfig:
     environment = config.environment
     # The network takes tables of any size; small spaces, since they are sent to every worker.
     smallest = environment.model_copy(update={"max_jobs": 1, "max_stages": 1, "max_edges": 1})
-    sizes = {"network": network(config), "limits": environment.total_executors}
+    mixture = mixed_settings(environment, config.mixture)
+    limits = max(one.total_executors for one in mixture)
+    sizes = {"network": network(config), "limits": limits}
     return InputDrivenConfig().for_training(
         config,
         spaces=(observation_space(smallest), action_space(smallest)),
         module=RLModuleSpec(module_class=DecimaModule, model_config=sizes),
-        engine=partial(DecimaEngine, environment),
+        engine=partial(DecimaEngine, environment, mixture if config.mixture else ()),
     )
 
 
 def metric(config: DecimaTraining) -> Measure:
+    if config.mixture:
+        return relative_measure(REFERENCE)
     if config.environment.objective == "makespan":
         return Measure("makespan_s", "makespan", "s")
     return Measure("jct_s", "mean JCT", "s")
 
 
 def baselines(config: DecimaTraining, seeds: Sequence[int]) -> dict[str, float]:
-    workload = load_workload(config.environment)
+    mixture = mixed_settings(config.environment, config.mixture) if config.mixture else ()
+    engine = DecimaEngine(config.environment, mixture)
 
     def cost(name: str, seed: int) -> float:
-        result = run_episode(name, config.environment, seed, workload)
-        return episode_cost(config.environment, result)
+        return engine.cost(seed, rule_cost(engine.mixture.member(seed), seed, name))
 
     return mean_scores([name for name in BASELINES if name != "random"], seeds, cost)
 
@@ -86,7 +93,8 @@ def network(config: DecimaTraining) -> dict[str, Any]:
 
 def check(config: DecimaTraining) -> None:
     refuse_critic(config, "decima")
-    load_workload(config.environment)
+    for settings in mixed_settings(config.environment, config.mixture):
+        load_workload(settings)
 
 
 def compile_loops(config: DecimaTraining) -> None:

@@ -1,5 +1,6 @@
 """The rule srpt-caps as a prior: decisions of an untrained network, parity, bundles, settings."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ from loadmaster.envs.dag_scheduling.actions import executors_granted
 from loadmaster.envs.dag_scheduling.baselines import BASELINES, Baseline
 from loadmaster.envs.dag_scheduling.baselines.rules import decide as decide_by_rule
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
-from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.dag_scheduling.observation import EXECUTORS, Observation
 from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.network import DecimaNetwork, build_network
+from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.models.decima.prior import SEARCHED, rule_parameters
 from loadmaster.models.decima.settings import DecimaSettings, PriorSettings
 from tests.bundles import make_bundle
@@ -23,6 +25,7 @@ from tests.models.decima.test_network import (
     SIZES,
     Tables,
     as_tensors,
+    first_legal,
     kernel_for,
     log_probabilities,
     observations,
@@ -126,3 +129,81 @@ def test_settings_of_the_prior_are_checked() -> None:
         build_network({"prior": {"scale": 0}})
     with pytest.raises(InputError, match=r"prior\.scales"):
         build_network({"prior": {"scales": 1}})
+
+
+IDLE = {"arrivals": "poisson", "interarrival_s": 60, "initial_jobs": 2, "jobs": 8}
+
+
+@pytest.mark.parametrize("environment", [{"jobs": 6}, IDLE])
+def test_without_reach_it_idles_as_the_rule_without_spill(environment: dict[str, Any]) -> None:
+    network = build_network({"prior": {"scale": 0.05, "reach": 0}})
+    weights, rule = weights_of(network), rule_of(network)
+    encoded = replace(rule, parameters={**rule.parameters, "spill": 0.0}).encoded
+    scratch = scratch_for(network, SIZES["max_stages"], SIZES["max_jobs"], executors=50)
+    env = DagSchedulingEnv(**environment, **SIZES)
+    observation, over, idle = env.reset(seed=3)[0], False, 0
+    while not over:
+        row, limit = decide_by_rule(encoded, Observation(**observation), 0, 0)
+        own_row, _, log_probability = decide(
+            Observation(**observation), weights, scratch, -1.0, -1.0
+        )
+        assert own_row == row
+        if row == len(observation["schedulable"]) - 1:
+            assert log_probability == 0
+            idle += 1
+        observation, _, over, _, _ = env.step(np.array([row, limit]))
+    assert idle > 5
+
+
+def test_policy_explains_why_executors_idle() -> None:
+    policy = DecimaPolicy(build_network({"prior": {"scale": 1e-6, "reach": 0}}))
+    env = DagSchedulingEnv(jobs=2, **SIZES)
+    observation = env.reset(seed=3)[0]
+    while not observation["schedulable"][-1] or (observation["jobs"][:2, EXECUTORS] == 0).any():
+        decision, _ = policy.decide(Observation(**observation))
+        observation = env.step(np.array([decision.row, decision.limit]))[0]
+    decision, explanation = policy.decide(Observation(**observation))
+    assert (decision.executors, decision.stages, decision.limits) == (0, [], [])
+    assert "they idle, since every job holds as many as it may" in explanation.summary
+
+
+@pytest.mark.parametrize("reach", [None, 0.3])
+def test_linear_terms_of_jobs_are_the_same_in_torch(
+    observations: Tables, reach: float | None
+) -> None:
+    torch.manual_seed(4)
+    network = build_network({"prior": {"reach": reach, "strength": 2.0, "limit_strength": 3.0}})
+    without = log_probabilities(network, observations, first_legal(observations))
+    assert network.tilts is not None
+    for table in network.tilts:
+        torch.nn.init.normal_(table)
+    weights, scratch = kernel_for(network)
+    changed = {name: table.copy() for name, table in observations.items()}
+    chosen = []
+    for i in range(len(changed["cluster"])):
+        view = Observation(**row_of(changed, i))  # `decide` removes stages beyond their reach
+        chosen.append(decide(view, weights, scratch, 0.4, 0.6))
+    acted = [i for i, (row, _, _) in enumerate(chosen) if row < changed["stages"].shape[1]]
+    assert len(acted) > len(chosen) / 2
+    tables = {name: table[acted] for name, table in changed.items()}
+    rows = np.array([chosen[i][0] for i in acted])
+    stage, limit = log_probabilities(network, tables, rows)
+    for place, i in enumerate(acted):
+        row, level, log_probability = chosen[i]
+        expected = float(stage[place, row].detach() + limit[place, level - 1].detach())
+        assert log_probability == pytest.approx(expected, abs=1e-5)
+    assert not torch.allclose(stage, without[0][acted])
+
+
+def test_a_silent_head_is_skipped_without_effect(observations: Tables) -> None:
+    torch.manual_seed(6)
+    network = build_network({"prior": {}})
+    torch.nn.init.normal_(network.tilt_stage.weight)
+    weights, scratch = kernel_for(network)
+    assert weights.heads.tolist() == [0, 0]
+    computed = weights._replace(heads=np.ones(2, np.int64))
+    for i in range(len(observations["cluster"])):
+        view = Observation(**row_of(observations, i))
+        skipped = decide(view, weights, scratch, 0.3, 0.7)
+        assert decide(view, computed, scratch, 0.3, 0.7) == skipped
+    assert weights_of(build_network({})).heads.tolist() == [1, 1]
