@@ -139,8 +139,8 @@ class DasPolicy:
             found = self.network(observation)
         return DecisionContext(
             runner.episode, runner.state, int(counts[PHASE]),
-            runner.decision_state.shown[: counts[SHOWN]], observation, *found,
-            None if counts[GUIDE] == 0 else runner.decision_state,
+            runner.decision_state.shown[: counts[SHOWN]], observation, found.priorities,
+            found.placements, runner.decision_state if counts[GUIDE] > 0 else None,
         )  # fmt: skip
 
     def _workspace(self, machines: int) -> Workspace:

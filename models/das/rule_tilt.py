@@ -15,15 +15,15 @@ from loadmaster.models.layers import to_numpy
 
 # By addition: parameter, step, least and greatest value.
 ADDED = (
-    (rules.SIZE, 0.2, 0.0, 3.0),
-    (rules.FAIR, 0.2, 0.0, 3.0),
-    (rules.STICK, 0.2, 0.0, 0.95),
-    (rules.PRICE, 0.1, 0.0, 3.0),
-    (rules.SPREAD, 0.2, 0.0, 5.0),
-    (rules.FIT, 0.1, 0.0, 3.0),
+    (rules.SIZE, 1.0, 0.0, 3.0),
+    (rules.FAIR, 1.0, 0.0, 3.0),
+    (rules.STICK, 1.0, 0.0, 0.95),
+    (rules.PRICE, 0.5, 0.0, 3.0),
+    (rules.SPREAD, 1.0, 0.0, 5.0),
+    (rules.FIT, 0.5, 0.0, 3.0),
 )
-AGE_STEP, MOVE_STEP = 0.5, 0.5  # of logarithms
-MOST = 5.0  # steps up or down
+AGE_STEP, MOVE_STEP = 2.0, 2.0  # of logarithms
+MOST = 2.0  # steps up or down
 SEARCHED = (*(parameter for parameter, *_ in ADDED), rules.AGE, rules.MIGRATE, rules.SWAP)
 
 

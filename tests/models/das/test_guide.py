@@ -105,11 +105,11 @@ def test_weights_change_the_parameters_of_the_rule() -> None:
     before = values.copy()
     tilt_rule(network, values)
     np.testing.assert_array_equal(values, before)
-    network.tilt_rule += 1
+    network.tilt_rule += 0.2
     tilt_rule(network, values)
     assert values[rules.SIZE] == pytest.approx(0.7)
-    assert values[rules.AGE] == pytest.approx(0.4 * np.exp(0.5))
-    assert values[rules.MIGRATE] == pytest.approx(1 + 0.5 * np.exp(0.5))
+    assert values[rules.AGE] == pytest.approx(0.4 * np.exp(0.4))
+    assert values[rules.MIGRATE] == pytest.approx(1 + 0.5 * np.exp(0.4))
     assert values[rules.SWAP] == 0
     assert values[rules.STICK] == 0.95
     assert len(SEARCHED) == TILTED
