@@ -63,8 +63,8 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
     Padded tables, the same for both agents: `jobs`, `job_mask`, `heeded`, `machines`, `held`,
     `rack_held`, `rack`, `history_y`, `history_mask`, `history_t` (see `observation.py`, and
     `features.py` for their columns). If more than `max_queue` jobs wait, the earliest are shown, or
-    with `guide` the first by its keys; `info["hidden"]` counts the others. Durations of jobs are shown with
-    `durations="known"` only.
+    with `guide` the first by its keys; `info["hidden"]` counts the others. Durations of
+    jobs are shown with `durations="known"` only.
 
     ## Reward
     Shared by both agents. reward "cost": minus the cost since the last decision, `jct_weight`
