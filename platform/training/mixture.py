@@ -24,7 +24,8 @@ def mixed_settings(
 
 def relative_measure(rule: str) -> Measure:
     """What validation measures on a mixture: settings differ in the scale of their costs."""
-    return Measure("relative_cost", f"cost relative to {rule}", "")
+    # `relative=False`: shown with three places, and differences as such.
+    return Measure("relative_cost", f"cost relative to {rule}", "", relative=False)
 
 
 class Mixture(Generic[Member]):
