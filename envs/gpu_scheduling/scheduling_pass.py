@@ -23,7 +23,7 @@ from loadmaster.envs.gpu_scheduling.baselines import (
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.gang_placement import STAY, TO_FREE, choose_gang, find_move
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.keys import key_now
+from loadmaster.envs.gpu_scheduling.keys import LEAST_RESTARTS, has_progressed, key_now
 from loadmaster.envs.gpu_scheduling.placement import (
     PlacementPreferences,
     choose_machines,
@@ -172,9 +172,17 @@ def migrates(state: SimState, placement: int) -> bool:
 def corrected_key(
     state: SimState, jobs: Jobs, ordering: int, job: int, preferences: PlacementPreferences
 ) -> float:
-    """Current key of a job, divided by exp(priority) if the preferences correct it."""
+    """Current key of a job, divided by exp(priority) if the preferences correct it.
+
+    Corrections may differ between running and pending jobs, so jobs could stop each other before
+    they progress: a corrected job cannot be stopped before.
+    """
     key, row = key_now(state, jobs, ordering, job), corrected_row(preferences, job)
-    return key if row == NONE else float(key * np.exp(-preferences.priority[row]))
+    if row == NONE or preferences.priority[row] == 0:
+        return key
+    if not has_progressed(state, job, LEAST_RESTARTS):
+        return -np.inf
+    return float(key * np.exp(-preferences.priority[row]))
 
 
 @njit_internal

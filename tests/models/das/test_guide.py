@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from loadmaster.envs.gpu_scheduling import baselines as rules
+from loadmaster.envs.gpu_scheduling import features
 from loadmaster.envs.gpu_scheduling.episode import run_episode
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.state import FINISHED_S
@@ -96,6 +97,18 @@ def test_untrained_torch_schedules_as_the_rule() -> None:
     expected = run_episode(PREDICTED, settings, 3, workload)
     *_, last = policy_of(network_of()).iterate(settings, 3, workload)
     np.testing.assert_array_equal(expected.finish_s, last.state.progress[:, FINISHED_S])
+
+
+def test_corrections_cannot_stop_all_progress() -> None:
+    """Weights that put running jobs last would stop each of them at every replanning."""
+    settings, network = GpuSchedulingSettings(jobs=60, load=1.5), network_of()
+    workload = load_workload(settings)
+    with torch.no_grad():
+        network.ordering.straight.weight[0, features.RUNNING] = -20
+    found = policy_of(network).run(settings, 1, workload)
+    expected = run_episode(PREDICTED, settings, 1, workload)
+    assert found.preemptions > 2 * expected.preemptions
+    assert found.mean_jct_s < 4 * expected.mean_jct_s
 
 
 def test_weights_change_the_parameters_of_the_rule() -> None:

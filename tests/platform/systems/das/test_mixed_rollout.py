@@ -92,6 +92,17 @@ def test_evolution_over_a_mixture(start: Start) -> None:
     assert "tilt_rule" in changed
 
 
+def test_mappo_learns_corrections(start: Start) -> None:
+    """The parameters of the rule have no gradient."""
+    config = tiny(environment={"guide": GUIDE}, network=GUIDED, critic={"kind": "v"})
+    check(config)
+    trainer = start(RECIPE, config)
+    before, row, after = trainer.weights(), row_of(trainer), trainer.weights()
+    assert min(row["jct_s"], row["fee"], row["kl"]) > 0
+    changed = {name.split(".")[0] for name in before if (before[name] != after[name]).any()}
+    assert changed == {"ordering", "placement"}
+
+
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
