@@ -70,7 +70,8 @@ def apply_action(
         if passes.preempt_lower_ranked(state, cluster, jobs, decision.free) > 0:
             decisions.remove_finished(state, jobs, decision)
         return legal
-    preferences = PlacementPreferences(decision.affinity, decision.row_of, decision.priority[:0])
+    none = decision.priority[:0]
+    preferences = PlacementPreferences(decision.affinity, decision.row_of, none, none)
     passes.run_scheduling_pass(state, cluster, jobs, GIVEN, AFFINITY, preferences)
     decisions.list_started(state, decision)
     reward = published_reward(state, cluster, jobs, decision, terms)
@@ -103,7 +104,9 @@ def _correct_guide(
             if np.isnan(drawn):
                 legal, drawn = False, -_MOST_AFFINITY
             decision.affinity[row, machine] = min(max(drawn, -_MOST_AFFINITY), _MOST_AFFINITY)
-    by = PlacementPreferences(decision.affinity, decision.row_of, decision.priority)
+    by = PlacementPreferences(
+        decision.affinity, decision.row_of, decision.priority, decision.start_priority
+    )
     if decision.counts[decisions.PHASE] == decisions.RECONSIDERING:
         passes.replan(state, cluster, jobs, guide, SPEED_PRICE, by)
         state.times[cols.NEXT_REPLAN] = state.times[cols.NOW] + decision.replan_s[0]
@@ -111,6 +114,7 @@ def _correct_guide(
         for row in range(decision.counts[decisions.SHOWN]):
             job = decision.shown[row]
             if job >= decision.counts[decisions.KEYED]:
+                decision.start_priority[job] = decision.priority[row]
                 rekey(state, jobs, job, state.key[job] * np.exp(-decision.priority[row]))
         passes.run_scheduling_pass(state, cluster, jobs, guide, SPEED_PRICE, by)
     decision.counts[decisions.KEYED] = state.clock[cols.NEXT_JOB]

@@ -63,6 +63,7 @@ class DecisionState(NamedTuple):
     affinity: NDArray[np.float64]  # (Q, M) the placement agent's last action
     row_of: NDArray[np.int64]  # (N,) row of an observed job; with a guide NONE for the others
     priority: NDArray[np.float64]  # (Q,) with a guide, the ordering agent's last action
+    start_priority: NDArray[np.float64]  # (N,) with a guide, that of each job before it started
     rule_priority: NDArray[np.float64]  # (Q,) and minus the logarithms of the guide's keys
     replan_s: NDArray[np.float64]  # (1,) the guide's replanning interval
     free: NDArray[np.int64]  # (M, 2) scratch for preemption
@@ -87,6 +88,7 @@ def new_decision_state(
         affinity=np.zeros((queue, machines)),
         row_of=np.zeros(count, np.int64),
         priority=np.zeros(queue),
+        start_priority=np.zeros(count),
         rule_priority=np.zeros(queue),
         replan_s=np.zeros(1),
         free=np.zeros((machines, 2), np.int64),

@@ -33,12 +33,13 @@ class PlacementPreferences(NamedTuple):
     affinity: NDArray[np.float64]  # (rows, M) the highest goes first
     row_of: NDArray[np.int64]  # (N,) row of each job; NONE: the rule alone decides on it
     priority: NDArray[np.float64]  # (rows,) empty: no rule is corrected
+    start_priority: NDArray[np.float64]  # (N,) last one of each job before it started
 
 
 def no_preferences(jobs: Jobs) -> PlacementPreferences:
     """Placeholder for rules other than AFFINITY."""
     row_of = np.zeros(len(jobs.arrival_s), np.int64)
-    return PlacementPreferences(np.zeros((1, 1)), row_of, np.zeros(0))
+    return PlacementPreferences(np.zeros((1, 1)), row_of, np.zeros(0), np.zeros(0))
 
 
 @njit_internal

@@ -28,7 +28,6 @@ from loadmaster.envs.gpu_scheduling.placement import (
     PlacementPreferences,
     choose_machines,
     copy_room,
-    corrected_row,
     fits,
     take_room,
 )
@@ -174,15 +173,19 @@ def corrected_key(
 ) -> float:
     """Current key of a job, divided by exp(priority) if the preferences correct it.
 
-    Corrections may differ between running and pending jobs, so jobs could stop each other before
-    they progress: a corrected job cannot be stopped before.
+    Corrections may differ between running and pending jobs, so that jobs could stop each other
+    before they progress: until then a job keeps the correction with which it started.
     """
-    key, row = key_now(state, jobs, ordering, job), corrected_row(preferences, job)
-    if row == NONE or preferences.priority[row] == 0:
+    key = key_now(state, jobs, ordering, job)
+    if len(preferences.priority) == 0:
         return key
+    row, start_priority = preferences.row_of[job], preferences.start_priority
+    priority = 0.0 if row == NONE else preferences.priority[row]
     if not has_progressed(state, job, LEAST_RESTARTS):
-        return -np.inf
-    return float(key * np.exp(-preferences.priority[row]))
+        priority = start_priority[job]
+    elif state.jobs[job, cols.ROWS_USED] == 0:
+        start_priority[job] = priority
+    return float(key * np.exp(-priority))
 
 
 @njit_internal
@@ -208,7 +211,7 @@ def preempt_lower_ranked(state: SimState, cluster: Cluster, jobs: Jobs, free: Ta
     """
     left = rank_all(state, cluster, jobs)
     copy_room(state.free, free)
-    unused = PlacementPreferences(state.factors, state.place, state.key[:0])
+    unused = PlacementPreferences(state.factors, state.place, state.key[:0], state.key[:0])
     stopped, closed = 0, False
     while left > 0:
         job = state.order[0]

@@ -136,8 +136,8 @@ def _decision_of(batch: BatchedState, i: int) -> DecisionState:
     d = batch.decisions
     return DecisionState(
         d.counts[i], d.sums[i], d.shown[i], d.running[i], d.affinity[i],
-        d.row_of[i], d.priority[i], d.rule_priority[i], d.replan_s[i], d.free[i], d.history_s[i],
-        d.history_speed[i], d.noted[i], d.users[i], d.static_features[i],
+        d.row_of[i], d.priority[i], d.start_priority[i], d.rule_priority[i], d.replan_s[i],
+        d.free[i], d.history_s[i], d.history_speed[i], d.noted[i], d.users[i], d.static_features[i],
     )  # fmt: skip
 
 

@@ -107,7 +107,7 @@ def test_corrections_cannot_stop_all_progress() -> None:
         network.ordering.straight.weight[0, features.RUNNING] = -20
     found = policy_of(network).run(settings, 1, workload)
     expected = run_episode(PREDICTED, settings, 1, workload)
-    assert found.preemptions > 2 * expected.preemptions
+    assert found.preemptions > expected.preemptions
     assert found.mean_jct_s < 4 * expected.mean_jct_s
 
 
