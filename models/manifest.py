@@ -184,6 +184,10 @@ def describe_training(
     manifest: Manifest, kind: type[SettingsType], words: Callable[[SettingsType], str]
 ) -> str:
     """Describe the training environment by `words`, also where its settings are unknown here."""
+    config = manifest.trained.get("config")
+    mixture = config.get("mixture") if isinstance(config, Mapping) else None
+    if isinstance(mixture, list) and mixture:
+        return f"a mixture of {len(mixture)} settings"
     try:
         return words(training_environment(manifest, kind))
     except InputError:

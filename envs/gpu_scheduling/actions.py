@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled
+from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling import decision_state as decisions
 from loadmaster.envs.gpu_scheduling import scheduling_pass as passes
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.baselines import AFFINITY, GIVEN
+from loadmaster.envs.gpu_scheduling.baselines import AFFINITY, GIVEN, SPEED_PRICE
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import DecisionState
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
@@ -24,6 +24,8 @@ ORDERING, PLACEMENT = "ordering", "placement"
 AGENTS = (ORDERING, PLACEMENT)
 
 _LAST = -1e300  # finite: a key of infinity would exclude the job
+# Of corrections of a guide: keys and values remain finite.
+_MOST_PRIORITY, _MOST_AFFINITY = 50.0, 1e6
 
 
 @compiled
@@ -41,8 +43,10 @@ def apply_action(
     Placing starts jobs by descending priority; a gang fills machines by descending affinity.
     Reconsidering stops running jobs whose resources are needed by jobs with a higher priority. Jobs
     that are not shown are left alone. Illegal numbers are replaced: a priority that is not finite
-    by the lowest, an affinity that is NaN by minus infinity.
+    by the lowest, an affinity that is NaN by minus infinity. With a guide they correct it.
     """
+    if decision.counts[decisions.GUIDE] > 0:
+        return _correct_guide(state, cluster, jobs, decision, priority, affinity)
     legal, shown = True, decision.counts[decisions.SHOWN]
     if decision.counts[decisions.PREEMPTS] == 1:
         passes.clear_priorities(state, jobs)
@@ -66,11 +70,55 @@ def apply_action(
         if passes.preempt_lower_ranked(state, cluster, jobs, decision.free) > 0:
             decisions.remove_finished(state, jobs, decision)
         return legal
-    preferences = PlacementPreferences(decision.affinity, decision.row_of)
+    none = decision.priority[:0]
+    preferences = PlacementPreferences(decision.affinity, decision.row_of, none, none)
     passes.run_scheduling_pass(state, cluster, jobs, GIVEN, AFFINITY, preferences)
     decisions.list_started(state, decision)
     reward = published_reward(state, cluster, jobs, decision, terms)
     decision.sums[decisions.PUBLISHED] += reward
+    return legal
+
+
+@njit_internal
+def _correct_guide(
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    decision: DecisionState,
+    priority: NDArray[np.float32],
+    affinity: NDArray[np.float32],
+) -> bool:
+    """Let the guide act with corrected keys and values; return whether the actions were legal.
+
+    Reconsidering, it replans: keys of all jobs are computed anew, and jobs start, stop and move.
+    Placing, only jobs that arrived since the last action get their keys.
+    """
+    legal, guide = True, decision.counts[decisions.GUIDE]
+    for row in range(decision.counts[decisions.SHOWN]):
+        value = float(priority[row])
+        if not np.isfinite(value):
+            legal, value = False, -_MOST_PRIORITY
+        decision.priority[row] = min(max(value, -_MOST_PRIORITY), _MOST_PRIORITY)
+        for machine in range(affinity.shape[1]):
+            drawn = float(affinity[row, machine])
+            if np.isnan(drawn):
+                legal, drawn = False, -_MOST_AFFINITY
+            decision.affinity[row, machine] = min(max(drawn, -_MOST_AFFINITY), _MOST_AFFINITY)
+    by = PlacementPreferences(
+        decision.affinity, decision.row_of, decision.priority, decision.start_priority
+    )
+    if decision.counts[decisions.PHASE] == decisions.RECONSIDERING:
+        passes.replan(state, cluster, jobs, guide, SPEED_PRICE, by)
+        state.times[cols.NEXT_REPLAN] = state.times[cols.NOW] + decision.replan_s[0]
+    else:
+        for row in range(decision.counts[decisions.SHOWN]):
+            job = decision.shown[row]
+            if job >= decision.counts[decisions.KEYED]:
+                decision.start_priority[job] = decision.priority[row]
+                rekey(state, jobs, job, state.key[job] * np.exp(-decision.priority[row]))
+        passes.run_scheduling_pass(state, cluster, jobs, guide, SPEED_PRICE, by)
+    decision.counts[decisions.KEYED] = state.clock[cols.NEXT_JOB]
+    decisions.list_running(state, decision)
     return legal
 
 

@@ -4,6 +4,9 @@ At an event the agents place jobs if one of the observed pending jobs fits. If t
 jobs still wait, they reconsider: all jobs are ranked, running jobs of lower rank are stopped, and
 the agents place jobs once more. Between decisions the costs in the reward accumulate. The state
 also keeps what the observation needs beyond the simulator: past speeds, and run times by user.
+
+With a guide the agents correct a rule instead. They decide when the rule would: they reconsider all
+jobs when it replans, and else place jobs if any could start.
 """
 
 from typing import NamedTuple
@@ -13,22 +16,27 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.baselines import GIVEN
+from loadmaster.envs.gpu_scheduling.baselines import GIVEN, SPEED_PRICE
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.features import static_features
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.placement import fits
+from loadmaster.envs.gpu_scheduling.scheduling_pass import migrates
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance, update_speeds
 from loadmaster.envs.gpu_scheduling.state import SimState, add_finished
 
 # `counts`
-SHOWN, RUNNING_JOBS, HISTORY_ROWS, PREEMPTS, PHASE, COUNTS = range(6)
+SHOWN, RUNNING_JOBS, HISTORY_ROWS, PREEMPTS, PHASE, GUIDE, KEYED, COUNTS = range(8)
 # SHOWN           rows of the observation in use
 # RUNNING_JOBS    entries of `running` in use
 # HISTORY_ROWS    rows of the history in use
 # PREEMPTS        1: agents may stop running jobs
 # PHASE           of the event: one of the following
+# GUIDE           ordering rule that the actions correct; 0: none
+# KEYED           jobs from this one on arrived since the last action
+
+_NOT_LISTED = -2  # in `row_of`, while `running` is updated
 
 NOT_STARTED, PLACING, RECONSIDERING, PLACING_AGAIN, COMPLETED = 0, 1, 2, 3, 4
 PHASES = {PLACING: "placing", RECONSIDERING: "reconsidering", PLACING_AGAIN: "placing again"}
@@ -53,7 +61,11 @@ class DecisionState(NamedTuple):
     shown: NDArray[np.int64]  # (Q,) the job behind each row of the observation
     running: NDArray[np.int64]  # (N,) the running jobs, in any order
     affinity: NDArray[np.float64]  # (Q, M) the placement agent's last action
-    row_of: NDArray[np.int64]  # (N,) row of an observed job
+    row_of: NDArray[np.int64]  # (N,) row of an observed job; with a guide NONE for the others
+    priority: NDArray[np.float64]  # (Q,) with a guide, the ordering agent's last action
+    start_priority: NDArray[np.float64]  # (N,) with a guide, that of each job before it started
+    rule_priority: NDArray[np.float64]  # (Q,) and minus the logarithms of the guide's keys
+    replan_s: NDArray[np.float64]  # (1,) the guide's replanning interval
     free: NDArray[np.int64]  # (M, 2) scratch for preemption
     history_s: NDArray[np.float64]  # (T,) times of the history's rows, latest first
     history_speed: NDArray[np.float32]  # (T, M) mean speed of the instances on a machine
@@ -75,6 +87,10 @@ def new_decision_state(
         running=np.zeros(count, np.int64),
         affinity=np.zeros((queue, machines)),
         row_of=np.zeros(count, np.int64),
+        priority=np.zeros(queue),
+        start_priority=np.zeros(count),
+        rule_priority=np.zeros(queue),
+        replan_s=np.zeros(1),
         free=np.zeros((machines, 2), np.int64),
         history_s=np.zeros(past),
         history_speed=np.zeros((past, machines), np.float32),
@@ -97,7 +113,7 @@ def advance_to_decision(
     while not needs_decision(state, cluster, jobs, decision):
         before_s, finished = state.times[cols.NOW], state.clock[cols.FINISHED]
         in_system = state.clock[cols.QUEUED] + state.clock[cols.RUNNING]
-        status = advance(state, cluster, jobs, GIVEN)
+        status = advance(state, cluster, jobs, decision.counts[GUIDE] or GIVEN)
         if status != cols.DECIDE:
             return status
         passed_s = state.times[cols.NOW] - before_s
@@ -125,6 +141,9 @@ def _next_phase(state: SimState, cluster: Cluster, jobs: Jobs, decision: Decisio
     phase, waiting = decision.counts[PHASE], state.clock[cols.QUEUED]
     # COMPLETED remains until time advances, also if `advance` returns GROW_TRACE first.
     decision.counts[PHASE] = COMPLETED
+    if decision.counts[GUIDE] > 0:
+        decision.counts[PHASE] = _guided_phase(state, decision, phase)
+        return bool(decision.counts[PHASE] != COMPLETED)
     if waiting == 0 or phase in (PLACING_AGAIN, COMPLETED):
         return False
     if phase in (NOT_STARTED, RECONSIDERING) and _can_start(state, len(decision.shown)):
@@ -137,6 +156,47 @@ def _next_phase(state: SimState, cluster: Cluster, jobs: Jobs, decision: Decisio
     update_speeds(state, cluster, jobs)  # of jobs just started
     decision.counts[PHASE] = RECONSIDERING
     return True
+
+
+@njit_inline
+def _guided_phase(state: SimState, decision: DecisionState, phase: int) -> int:
+    """The phase in which the guide would act now: RECONSIDERING, PLACING or COMPLETED."""
+    waiting, now = state.clock[cols.QUEUED], state.times[cols.NOW]
+    if phase not in (NOT_STARTED, PLACING) or state.clock[cols.NEXT_JOB] == 0:
+        return COMPLETED
+    if waiting == 0 and not migrates(state, SPEED_PRICE):
+        return COMPLETED
+    if now >= state.times[cols.NEXT_REPLAN]:
+        if waiting + state.clock[cols.RUNNING] > 0:
+            return RECONSIDERING
+        state.times[cols.NEXT_REPLAN] = now + decision.replan_s[0]
+        return COMPLETED
+    is_new = phase == NOT_STARTED and _can_start(state, waiting)
+    return PLACING if is_new else COMPLETED
+
+
+@njit_internal
+def list_running(state: SimState, decision: DecisionState) -> None:
+    """Update `running` after a guided action, which may stop, start and move jobs."""
+    count = decision.counts[RUNNING_JOBS]
+    decision.counts[RUNNING_JOBS], decision.sums[FEE_RATE] = 0, 0.0
+    for place in range(state.clock[cols.STARTS]):
+        decision.row_of[state.jobs[place, cols.STARTED]] = _NOT_LISTED
+    for place in range(count):
+        _list_if_running(state, decision, decision.running[place])
+    for place in range(state.clock[cols.STARTS]):
+        job = state.jobs[place, cols.STARTED]
+        if decision.row_of[job] == _NOT_LISTED:
+            _list_if_running(state, decision, job)
+
+
+@njit_internal
+def _list_if_running(state: SimState, decision: DecisionState, job: int) -> None:
+    decision.row_of[job] = cols.NONE
+    if state.jobs[job, cols.ROWS_USED] > 0:
+        decision.running[decision.counts[RUNNING_JOBS]] = job
+        decision.counts[RUNNING_JOBS] += 1
+        decision.sums[FEE_RATE] += state.progress[job, cols.FEE_RATE]
 
 
 @njit_internal

@@ -55,13 +55,16 @@ class GpuSchedulingEnv(ParallelEnv[str, ObservationDict, Action]):
     shown as well, and only priorities count: each job by descending priority reserves resources as
     if those behind it did not exist, and a running job whose resources are reserved is stopped.
     Then, at the same time, the agents place the jobs that fit. A priority that is not finite ranks
-    last and an affinity that is NaN counts as minus infinity; `info["legal"]` is then False.
+    last and an affinity that is NaN counts as minus infinity; `info["legal"]` is then False. With
+    `guide` the actions correct a rule: its keys are divided by exp(priority), affinities are added
+    to its values of machines, and it starts, stops and moves jobs at its own times.
 
     ## Observation
     Padded tables, the same for both agents: `jobs`, `job_mask`, `heeded`, `machines`, `held`,
     `rack_held`, `rack`, `history_y`, `history_mask`, `history_t` (see `observation.py`, and
-    `features.py` for their columns). If more than `max_queue` jobs wait, the earliest are shown;
-    `info["hidden"]` counts the others. Durations of jobs are shown with `durations="known"` only.
+    `features.py` for their columns). If more than `max_queue` jobs wait, the earliest are shown, or
+    with `guide` the first by its keys; `info["hidden"]` counts the others. Durations of
+    jobs are shown with `durations="known"` only.
 
     ## Reward
     Shared by both agents. reward "cost": minus the cost since the last decision, `jct_weight`

@@ -123,13 +123,7 @@ def run_baseline(
     """Run a baseline to the end; return the final state."""
     ordering, (cluster, jobs, _) = baseline.ordering, episode
     state = new_state(settings, *episode, by_user=ordering.rule == DRF, record=record)
-    state.rule[:] = baseline.values
-    if ordering.rule == SRSF or baseline.placement >= FASTEST:
-        _find_best_rates(state, cluster, jobs)
-    replan_s = np.inf
-    if ordering.at_intervals:
-        state.times[cols.NEXT_REPLAN] = 0.0
-        replan_s = state.rule[REPLAN_S] or settings.replan_s
+    replan_s = load_rule(settings, state, cluster, jobs, baseline)
     while True:
         if baseline.annealed:
             status = run_annealed(state, cluster, jobs, new_search(settings, cluster, jobs))
@@ -141,11 +135,31 @@ def run_baseline(
         state = with_more_trace(state)
 
 
+def load_rule(
+    settings: GpuSchedulingSettings,
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    baseline: Baseline,
+) -> float:
+    """Write what a rule needs into a new state; return its replanning interval."""
+    ordering = baseline.ordering
+    state.rule[:] = baseline.values
+    if ordering.rule == SRSF or baseline.placement >= FASTEST:
+        _find_best_rates(state, cluster, jobs, no_preferences(jobs))
+    if not ordering.at_intervals:
+        return np.inf
+    state.times[cols.NEXT_REPLAN] = 0.0
+    return float(state.rule[REPLAN_S]) or settings.replan_s
+
+
 @compiled
-def _find_best_rates(state: SimState, cluster: Cluster, jobs: Jobs) -> None:
+def _find_best_rates(
+    state: SimState, cluster: Cluster, jobs: Jobs, preferences: PlacementPreferences
+) -> None:
     """Write the speed of each job in the empty cluster."""
     for job in range(len(jobs.arrival_s)):
-        _, _, _, speed = best_gang(state, cluster, jobs, state.free, job, FASTEST)
+        speed = best_gang(state, cluster, jobs, state.free, job, FASTEST, preferences)[3]
         state.progress[job, cols.BEST_RATE] = speed
 
 

@@ -4,13 +4,59 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling.actions import apply_action
-from loadmaster.envs.gpu_scheduling.decision_state import advance_to_decision, new_decision_state
-from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode, episode_result
-from loadmaster.envs.gpu_scheduling.jobs import Workload
+from loadmaster.envs.gpu_scheduling.baselines import Baseline
+from loadmaster.envs.gpu_scheduling.calibration import tuned_baseline
+from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.decision_state import (
+    GUIDE,
+    DecisionState,
+    advance_to_decision,
+    new_decision_state,
+)
+from loadmaster.envs.gpu_scheduling.episode import (
+    Episode,
+    EpisodeResult,
+    build_episode,
+    episode_result,
+    load_rule,
+)
+from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
 from loadmaster.envs.gpu_scheduling.observation import blank_observation, observe
 from loadmaster.envs.gpu_scheduling.rewards import published_terms
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
-from loadmaster.envs.gpu_scheduling.state import DECIDE, GROW_TRACE, new_state, with_more_trace
+from loadmaster.envs.gpu_scheduling.state import (
+    DECIDE,
+    GROW_TRACE,
+    SimState,
+    new_state,
+    with_more_trace,
+)
+
+
+def set_guide(
+    settings: GpuSchedulingSettings,
+    workload: Workload,
+    episode: Episode,
+    state: SimState,
+    decision: DecisionState,
+) -> None:
+    """Let the actions correct the rule `settings.guide`, with its tuned parameters."""
+    if settings.guide is not None:
+        baseline = tuned_baseline(settings.guide, settings, workload)
+        load_guide(settings, state, episode.cluster, episode.jobs, decision, baseline)
+
+
+def load_guide(
+    settings: GpuSchedulingSettings,
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    decision: DecisionState,
+    baseline: Baseline,
+) -> None:
+    """Let the actions correct this rule, in a new state."""
+    decision.counts[GUIDE] = baseline.ordering.rule
+    decision.replan_s[0] = load_rule(settings, state, cluster, jobs, baseline)
 
 
 class EpisodeRunner:
@@ -23,6 +69,7 @@ class EpisodeRunner:
         self.episode = build_episode(settings, seed, workload)
         self.state = new_state(settings, *self.episode, record=record)
         self.decision_state = new_decision_state(settings, *self.episode[:2])
+        set_guide(settings, workload, self.episode, self.state, self.decision_state)
         self.view = blank_observation(settings.max_queue, self.episode.cluster, settings.history)
         self.terms = published_terms(settings, self.episode.cluster)
 

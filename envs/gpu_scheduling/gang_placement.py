@@ -15,6 +15,7 @@ from loadmaster.envs.gpu_scheduling.keys import expected_left_s, has_progressed
 from loadmaster.envs.gpu_scheduling.placement import (
     PlacementPreferences,
     choose_machines,
+    corrected_row,
     fits,
     instances_that_fit,
     take_room,
@@ -47,7 +48,7 @@ def choose_gang(
     if placement == rules.FGD:
         _score_by_fragmentation(state, cluster, jobs, free, job)
         return _fill(state, cluster, jobs, free, job)
-    kind, where, _, _ = best_gang(state, cluster, jobs, free, job, placement)
+    kind, where, _, _ = best_gang(state, cluster, jobs, free, job, placement, preferences)
     if kind == NOWHERE:
         return 0
     for machine in range(len(free)):
@@ -66,9 +67,20 @@ def choose_gang(
 
 @njit_internal
 def best_gang(
-    state: SimState, cluster: Cluster, jobs: Jobs, free: Table, job: int, placement: int
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    free: Table,
+    job: int,
+    placement: int,
+    preferences: PlacementPreferences,
 ) -> tuple[int, float, float, float]:
-    """Find the best place for a gang: its kind; machine, rack or speed; value; expected speed."""
+    """Find the best place for a gang: its kind; machine, rack or speed; value; expected speed.
+
+    Affinities that correct the rule add to the value: of several machines, their mean over the
+    instances that would fit.
+    """
+    affinity, row = preferences.affinity, corrected_row(preferences, job)
     needed, interference = jobs.instances[job], state.setup[cols.INTERFERENCE] == 1
     fraction = jobs.gpu[job] % WHOLE if interference else 0
     kind, where, value, speed = NOWHERE, 0.0, -np.inf, 0.0
@@ -88,6 +100,8 @@ def best_gang(
         spare = free[machine, cols.GPU] - needed * jobs.gpu[job]
         spare /= cluster.gpu_capacity[machine]
         worth = _value(state, placement, rate, 1.0, cluster.price_per_s[machine], spare)
+        if row != NONE:
+            worth += affinity[row, machine]
         if worth > value:
             kind, where, value, speed = ONE_MACHINE, float(machine), worth, rate
     if needed == 1 or total < needed:
@@ -102,6 +116,13 @@ def best_gang(
         spare = (state.rack_fit[rack] - needed) / state.rack_fit[rack]
         rate, price = cluster.speed[machine], cluster.price_per_s[machine]
         worth = _value(state, placement, rate, network, price, spare)
+        if row != NONE:
+            total_affinity = 0.0
+            for other in range(machine, len(free)):
+                if cluster.rack[other] == rack:
+                    fit = instances_that_fit(cluster, jobs, free, job, other)
+                    total_affinity += fit * affinity[row, other]
+            worth += total_affinity / state.rack_fit[rack]
         if worth > value:
             kind, where, value, speed = ONE_RACK, float(rack), worth, rate * network
     network = network_factor(jobs.comm[job], False) if interference else 1.0
@@ -113,12 +134,15 @@ def best_gang(
                 rate, price = cluster.speed[machine], cluster.price_per_s[machine]
         if rate == 0.0:
             return kind, where, value, speed
-        slowest = rate
+        slowest, total_affinity = rate, 0.0
         for machine in range(len(free)):
             if cluster.speed[machine] >= rate:
-                held += instances_that_fit(cluster, jobs, free, job, machine)
+                fit = instances_that_fit(cluster, jobs, free, job, machine)
+                held += fit
+                if row != NONE:
+                    total_affinity += fit * affinity[row, machine]
         if held >= needed:
-            worth = _value(state, placement, rate, network, price, 1.0)
+            worth = _value(state, placement, rate, network, price, 1.0) + total_affinity / held
             if worth > value:
                 kind, where, value, speed = ACROSS, rate, worth, rate * network
 
@@ -200,7 +224,13 @@ def _fragments(state: SimState, cluster: Cluster, machine: int, gpu: int, cpu: i
 
 @njit_internal
 def find_move(
-    state: SimState, cluster: Cluster, jobs: Jobs, ordering: int, placement: int, job: int
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    ordering: int,
+    placement: int,
+    job: int,
+    preferences: PlacementPreferences,
 ) -> int:
     """Whether a job should move to free machines, or to those that jobs behind it hold.
 
@@ -216,7 +246,7 @@ def find_move(
         stay_s = left_s / gang_speed(state, cluster, jobs, job, used, False, True)
         if migrate > 0 and stay_s > migrate * best_s:
             take_room(state, jobs, state.free, job, used, -1)
-            _, _, _, speed = best_gang(state, cluster, jobs, state.free, job, placement)
+            speed = best_gang(state, cluster, jobs, state.free, job, placement, preferences)[3]
             take_room(state, jobs, state.free, job, used, 1)
             if speed > 0 and stay_s > migrate * (left_s + restart_s) / speed:
                 move, stay_s = TO_FREE, (left_s + restart_s) / speed
@@ -224,10 +254,10 @@ def find_move(
         if swap == 0 or not fits(state, state.jobs[job, cols.GROUP]):
             return STAY
         restart_s, move = 0.0, STAY
-        _, _, _, speed = best_gang(state, cluster, jobs, state.free, job, placement)
+        speed = best_gang(state, cluster, jobs, state.free, job, placement, preferences)[3]
         stay_s = left_s / speed
     if swap > 0 and stay_s > swap * best_s:
-        _, _, _, speed = best_gang(state, cluster, jobs, state.room, job, placement)
+        speed = best_gang(state, cluster, jobs, state.room, job, placement, preferences)[3]
         if speed > 0 and stay_s > swap * (left_s + restart_s) / speed:
             return TO_ROOM
     return move

@@ -84,7 +84,7 @@ def expected_left_s(state: SimState, jobs: Jobs, ordering: int, job: int) -> flo
     return max(predicted_left_s(state, jobs, job), 1.0)
 
 
-_LEAST_RESTARTS = 2.0  # work of a run, in restarts, before the job may be stopped
+LEAST_RESTARTS = 2.0  # work of a run, in restarts, before the job may be stopped
 _LEAST_STICK = 0.05  # likewise, as the keys of running jobs grow
 
 
@@ -104,7 +104,7 @@ def _tuned_key(state: SimState, jobs: Jobs, ordering: int, job: int) -> float:
     # If waiting improves keys, jobs could stop each other before they progress.
     improves = ordering in (rules.GAVEL, rules.THEMIS, rules.SHOCKWAVE)
     improves = improves or (ordering == rules.TIRESIAS and rule[rules.PROMOTE] > 0)
-    if improves and not has_progressed(state, job, _LEAST_RESTARTS):
+    if improves and not has_progressed(state, job, LEAST_RESTARTS):
         return -np.inf
     elapsed_s = state.times[cols.NOW] - jobs.arrival_s[job]
     gpus = jobs.instances[job] * jobs.gpu[job] / WHOLE

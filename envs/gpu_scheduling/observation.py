@@ -1,7 +1,8 @@
 """Observation of both agents: jobs, machines, where jobs fit, and past speeds.
 
 Jobs are in order of arrival: pending ones and, when reconsidering, running ones. If more jobs are
-pending than there are rows, the earliest are shown. `features.py` defines the columns.
+pending than there are rows, the earliest are shown; with a guide, the first by its keys.
+`features.py` defines the columns.
 """
 
 from typing import Any, NamedTuple
@@ -10,20 +11,22 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import compiled, njit_inline
+from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling import decision_state as decisions
 from loadmaster.envs.gpu_scheduling import features
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import SHOWN, DecisionState
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
-from loadmaster.envs.gpu_scheduling.keys import dominant_share
+from loadmaster.envs.gpu_scheduling.keys import dominant_share, key_now
 from loadmaster.envs.gpu_scheduling.placement import fits, instances_that_fit
-from loadmaster.envs.gpu_scheduling.scheduling_pass import list_pending
+from loadmaster.envs.gpu_scheduling.queues import heap_remove, replan_heap
+from loadmaster.envs.gpu_scheduling.scheduling_pass import list_pending, rank_all
 from loadmaster.envs.gpu_scheduling.slowdown import current_colocation
-from loadmaster.envs.gpu_scheduling.state import SimState
+from loadmaster.envs.gpu_scheduling.state import SimState, Table
 
 _UPPER_BOUND = 1e9  # of the features
+_LEAST_KEY = 1e-9  # of which the logarithm is taken
 Floats = NDArray[np.float32]
 
 
@@ -74,20 +77,35 @@ def observe(
     state: SimState, cluster: Cluster, jobs: Jobs, decision: DecisionState, out: Observation
 ) -> None:
     """Write the observation into `out`, and the jobs of its rows into `decision.shown`."""
-    used, shown = decision.counts[SHOWN], list_pending(state, decision.shown)
+    used, guide = decision.counts[SHOWN], decision.counts[decisions.GUIDE]
     reconsidering = decision.counts[decisions.PHASE] == decisions.RECONSIDERING
-    if reconsidering:
-        shown = _add_running(state, decision, shown)
+    if guide > 0:
+        shown = _list_by_guide(state, cluster, jobs, decision, reconsidering)
+    else:
+        shown = list_pending(state, decision.shown)
+        if reconsidering:
+            shown = _add_running(state, decision, shown)
     decision.counts[SHOWN] = shown
     strict = state.setup[cols.BACKFILL] == 0  # a job that does not fit blocks others
     for row in range(shown):
         job = decision.shown[row]
         decision.row_of[job] = row
-        starts = not reconsidering and fits(state, state.jobs[job, cols.GROUP])
-        _observe_capacity(state, cluster, jobs, job, starts, out.held[row], out.rack_held[row])
+        starts = state.jobs[job, cols.ROWS_USED] == 0 and fits(state, state.jobs[job, cols.GROUP])
+        starts = starts and (guide > 0 or not reconsidering)
+        held, rack_held = out.held[row], out.rack_held[row]
+        held[:] = 0
+        rack_held[:] = 0
+        if starts:
+            _observe_capacity(state, cluster, jobs, job, state.free, held, rack_held)
+        elif guide > 0 and reconsidering:  # it can only replace others
+            _observe_capacity(state, cluster, jobs, job, state.room, held, rack_held)
         _observe_job(state, jobs, decision, job, starts, out.jobs[row])
         out.job_mask[row] = True
         out.heeded[row] = starts or reconsidering or strict
+        if guide > 0:
+            out.heeded[row] = reconsidering or job >= decision.counts[decisions.KEYED]
+            key = key_now(state, jobs, guide, job)
+            decision.rule_priority[row] = -np.log(max(key, _LEAST_KEY))
     # Only rows that the last observation used need clearing.
     for unused in range(shown, used):
         out.job_mask[unused] = False
@@ -118,17 +136,44 @@ def observe_if_decision(
     return True
 
 
+@njit_internal
+def _list_by_guide(
+    state: SimState, cluster: Cluster, jobs: Jobs, decision: DecisionState, reconsidering: bool
+) -> int:
+    """Write the first jobs by their keys into `shown`, in order of arrival; return how many.
+
+    Running jobs are listed when reconsidering. `room` becomes an empty cluster.
+    """
+    left, shown = rank_all(state, cluster, jobs), 0
+    while left > 0:
+        job = state.order[0]
+        heap_remove(replan_heap(state, jobs), 0, left, job)
+        left -= 1
+        decision.row_of[job] = cols.NONE
+        is_listed = reconsidering or state.jobs[job, cols.ROWS_USED] == 0
+        if is_listed and shown < len(decision.shown):
+            _insert(decision.shown, shown, job)
+            shown += 1
+    return shown
+
+
+@njit_internal
+def _insert(shown: NDArray[np.int64], count: int, job: int) -> None:
+    """Insert a job in order of arrival into a list of `count`."""
+    row = count
+    while row > 0 and shown[row - 1] > job:
+        shown[row] = shown[row - 1]
+        row -= 1
+    shown[row] = job
+
+
 @njit_inline
 def _add_running(state: SimState, decision: DecisionState, shown: int) -> int:
     """Insert running jobs in order of arrival into the free rows; return the rows in use."""
     rows = len(decision.shown) - shown
     for place in range(min(decision.counts[decisions.RUNNING_JOBS], rows)):
         # `running`, not the event heap: the order of ends must stay unknown.
-        job, row = decision.running[place], shown
-        while row > 0 and decision.shown[row - 1] > job:
-            decision.shown[row] = decision.shown[row - 1]
-            row -= 1
-        decision.shown[row] = job
+        _insert(decision.shown, shown, decision.running[place])
         shown += 1
     return shown
 
@@ -139,18 +184,14 @@ def _observe_capacity(
     cluster: Cluster,
     jobs: Jobs,
     job: int,
-    starts: bool,
+    room: Table,
     held: Floats,
     rack_held: Floats,
 ) -> None:
-    """Write the shares of the gang that fit on machines and racks; 0 if it cannot start."""
-    rack_held[:] = 0
-    held[:] = 0
-    if not starts:
-        return
+    """Write the shares of the gang that `room` on machines and racks could take."""
     state.rack_fit[:] = 0
     for machine in range(len(held)):
-        fit = instances_that_fit(cluster, jobs, state.free, job, machine)
+        fit = instances_that_fit(cluster, jobs, room, job, machine)
         held[machine] = fit / jobs.instances[job]
         state.rack_fit[cluster.rack[machine]] += fit
     for rack in range(len(rack_held)):

@@ -24,15 +24,28 @@ _UNLIMITED = 1 << 32  # instances with no demand
 
 
 class PlacementPreferences(NamedTuple):
-    """A policy's preference of machines for each job, used by the rule AFFINITY."""
+    """A policy's preference of machines for each job, used by the rule AFFINITY.
+
+    With `priority` they correct a rule with parameters: its keys are divided by exp(priority), and
+    the affinity is added to the value of a place.
+    """
 
     affinity: NDArray[np.float64]  # (rows, M) the highest goes first
-    row_of: NDArray[np.int64]  # (N,) row of each job
+    row_of: NDArray[np.int64]  # (N,) row of each job; NONE: the rule alone decides on it
+    priority: NDArray[np.float64]  # (rows,) empty: no rule is corrected
+    start_priority: NDArray[np.float64]  # (N,) last one of each job before it started
 
 
 def no_preferences(jobs: Jobs) -> PlacementPreferences:
     """Placeholder for rules other than AFFINITY."""
-    return PlacementPreferences(np.zeros((1, 1)), np.zeros(len(jobs.arrival_s), np.int64))
+    row_of = np.zeros(len(jobs.arrival_s), np.int64)
+    return PlacementPreferences(np.zeros((1, 1)), row_of, np.zeros(0), np.zeros(0))
+
+
+@njit_internal
+def corrected_row(preferences: PlacementPreferences, job: int) -> int:
+    """Row of a job whose rule is corrected; NONE: it is not."""
+    return preferences.row_of[job] if len(preferences.priority) > 0 else NONE
 
 
 @njit_internal

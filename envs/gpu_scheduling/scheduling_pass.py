@@ -3,7 +3,7 @@
 With preemption, pending and running jobs are ranked together, and running ones of lower rank are
 stopped. An external policy lists the pending jobs (`list_pending`), sets their priorities
 (`set_priorities`) and runs the pass with the rules GIVEN and AFFINITY and its
-`PlacementPreferences`.
+`PlacementPreferences`. Or it corrects a rule by them (`corrected_key`).
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ from loadmaster.envs.gpu_scheduling.baselines import (
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.gang_placement import STAY, TO_FREE, choose_gang, find_move
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
-from loadmaster.envs.gpu_scheduling.keys import key_now
+from loadmaster.envs.gpu_scheduling.keys import LEAST_RESTARTS, has_progressed, key_now
 from loadmaster.envs.gpu_scheduling.placement import (
     PlacementPreferences,
     choose_machines,
@@ -132,20 +132,22 @@ def replan(
     state.clock[cols.EPOCHS] += 1
     for place in range(state.clock[cols.RUNNING]):
         job = state.event_heap[place]
-        state.key[job] = key_now(state, jobs, ordering, job)
+        state.key[job] = corrected_key(state, jobs, ordering, job, preferences)
     if ordering > GIVEN:
-        _rekey_pending(state, jobs, ordering)
-    left = _rank_all(state, cluster, jobs)
+        _rekey_pending(state, jobs, ordering, preferences)
+    left = rank_all(state, cluster, jobs)
     closed, moves = False, migrates(state, placement)
     while left > 0:
         job = state.order[0]
         queues.heap_remove(queues.replan_heap(state, jobs), 0, left, job)
         left -= 1
-        move = find_move(state, cluster, jobs, ordering, placement, job) if moves else STAY
+        move = STAY
+        if moves:
+            move = find_move(state, cluster, jobs, ordering, placement, job, preferences)
         if state.jobs[job, cols.ROWS_USED] > 0:
             if move == STAY and _reserve(state, jobs, job):
                 continue
-            _preempt(state, cluster, jobs, ordering, job)
+            _preempt(state, cluster, jobs, ordering, job, preferences)
         if closed:
             continue
         in_free = move in (STAY, TO_FREE) and fits(state, state.jobs[job, cols.GROUP])
@@ -166,12 +168,35 @@ def migrates(state: SimState, placement: int) -> bool:
 
 
 @njit_internal
-def _rekey_pending(state: SimState, jobs: Jobs, ordering: int) -> None:
+def corrected_key(
+    state: SimState, jobs: Jobs, ordering: int, job: int, preferences: PlacementPreferences
+) -> float:
+    """Current key of a job, divided by exp(priority) if the preferences correct it.
+
+    Corrections may differ between running and pending jobs, so that jobs could stop each other
+    before they progress: until then a job keeps the correction with which it started.
+    """
+    key = key_now(state, jobs, ordering, job)
+    if len(preferences.priority) == 0:
+        return key
+    row, start_priority = preferences.row_of[job], preferences.start_priority
+    priority = 0.0 if row == NONE else preferences.priority[row]
+    if not has_progressed(state, job, LEAST_RESTARTS):
+        priority = start_priority[job]
+    elif state.jobs[job, cols.ROWS_USED] == 0:
+        start_priority[job] = priority
+    return float(key * np.exp(-priority))
+
+
+@njit_internal
+def _rekey_pending(
+    state: SimState, jobs: Jobs, ordering: int, preferences: PlacementPreferences
+) -> None:
     """Update the keys of pending jobs, which change with time."""
     end = len(state.jobs) - 1
     job = state.jobs[end, cols.LATER]
     while job != end:
-        rekey(state, jobs, job, key_now(state, jobs, ordering, job))
+        rekey(state, jobs, job, corrected_key(state, jobs, ordering, job, preferences))
         job = state.jobs[job, cols.LATER]
 
 
@@ -184,9 +209,10 @@ def preempt_lower_ranked(state: SimState, cluster: Cluster, jobs: Jobs, free: Ta
     of minus infinity protects a job, infinity reserves nothing. Without backfill, jobs behind one
     that does not fit reserve nothing either. `free` (M, 2) is scratch: neither used nor reserved.
     """
-    left = _rank_all(state, cluster, jobs)
+    left = rank_all(state, cluster, jobs)
     copy_room(state.free, free)
-    stopped, unused, closed = 0, PlacementPreferences(state.factors, state.place), False
+    unused = PlacementPreferences(state.factors, state.place, state.key[:0], state.key[:0])
+    stopped, closed = 0, False
     while left > 0:
         job = state.order[0]
         queues.heap_remove(queues.replan_heap(state, jobs), 0, left, job)
@@ -195,7 +221,7 @@ def preempt_lower_ranked(state: SimState, cluster: Cluster, jobs: Jobs, free: Ta
         if used > 0:
             if not _reserve(state, jobs, job):
                 take_room(state, jobs, free, job, used, -1)
-                _preempt(state, cluster, jobs, GIVEN, job)
+                _preempt(state, cluster, jobs, GIVEN, job, unused)
                 stopped += 1
             continue
         if closed or state.key[job] == np.inf:
@@ -210,7 +236,14 @@ def preempt_lower_ranked(state: SimState, cluster: Cluster, jobs: Jobs, free: Ta
 
 
 @njit_internal
-def _preempt(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int, job: int) -> None:
+def _preempt(
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    ordering: int,
+    job: int,
+    preferences: PlacementPreferences,
+) -> None:
     """Move a running job back to the queue.
 
     It loses min(RESTART_S, work since its last start), in seconds at speed 1. The new key takes
@@ -221,13 +254,13 @@ def _preempt(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int, job: 
         state.progress[job, cols.LEFT_S] + state.times[cols.RESTART_S],
         state.progress[job, cols.PLACED_LEFT_S],
     )
-    state.key[job] = key_now(state, jobs, ordering, job)
+    state.key[job] = corrected_key(state, jobs, ordering, job, preferences)
     state.clock[cols.PREEMPTIONS] += 1
     queues.enqueue(state, cluster, jobs, job)
 
 
 @njit_internal
-def _rank_all(state: SimState, cluster: Cluster, jobs: Jobs) -> int:
+def rank_all(state: SimState, cluster: Cluster, jobs: Jobs) -> int:
     """Rank all jobs by key in `order` and reset `room` to an empty cluster; return their number."""
     for machine in range(len(state.room)):
         state.room[machine, cols.GPU] = cluster.gpu_capacity[machine]

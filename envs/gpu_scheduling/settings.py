@@ -103,6 +103,8 @@ class GpuSchedulingSettings(Settings):
     interference: bool = True  # False: no slowdown by co-location or network
     stragglers: float = Field(default=0.1, ge=0)  # sigma of runtime noise; PAI's median
     preempt: bool = False  # True: agents may stop running jobs in favour of others
+    # The rule that the agents' actions correct; None: their actions alone decide.
+    guide: Literal["predicted-speed-price", "shockwave-speed-price"] | None = None
     replan_s: PositiveFloat = 60.0  # replanning interval of time-driven heuristics
     restart_s: float = Field(default=60.0, ge=0)  # work a preempted job loses, at speed 1
 
@@ -121,6 +123,8 @@ class GpuSchedulingSettings(Settings):
     def _one_rate(self) -> GpuSchedulingSettings:
         if self.interarrival_s is not None and self.load is not None:
             raise ValueError("interarrival_s and load both set the gap; expected only one of them")
+        if self.guide is not None and self.reward == "published":
+            raise ValueError("reward=published pays for jobs just placed; expected no guide")
         return self
 
     @property

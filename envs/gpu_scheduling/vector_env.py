@@ -27,6 +27,7 @@ from loadmaster.envs.gpu_scheduling.decision_state import (
 )
 from loadmaster.envs.gpu_scheduling.env import Action, GpuSchedulingEnv
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode, episode_result
+from loadmaster.envs.gpu_scheduling.episode_runner import set_guide
 from loadmaster.envs.gpu_scheduling.jobs import Jobs, Workload
 from loadmaster.envs.gpu_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.gpu_scheduling.rewards import Terms, published_terms, total_reward
@@ -135,8 +136,8 @@ def _decision_of(batch: BatchedState, i: int) -> DecisionState:
     d = batch.decisions
     return DecisionState(
         d.counts[i], d.sums[i], d.shown[i], d.running[i], d.affinity[i],
-        d.row_of[i], d.free[i], d.history_s[i], d.history_speed[i], d.noted[i], d.users[i],
-        d.static_features[i],
+        d.row_of[i], d.priority[i], d.start_priority[i], d.rule_priority[i], d.replan_s[i],
+        d.free[i], d.history_s[i], d.history_speed[i], d.noted[i], d.users[i], d.static_features[i],
     )  # fmt: skip
 
 
@@ -206,7 +207,9 @@ class GpuSchedulingVectorEnv(EpisodeVectorEnv[Mapping[str, Action]]):
     def _new_episode(self, seed: int) -> tuple[SimState, Jobs, DecisionState]:
         episode = build_episode(self.settings, seed, self.workload)
         state = new_state(self.settings, *episode)
-        return state, episode.jobs, new_decision_state(self.settings, *episode[:2])
+        decision = new_decision_state(self.settings, *episode[:2])
+        set_guide(self.settings, self.workload, episode, state, decision)
+        return state, episode.jobs, decision
 
     def _run(self, actions: Mapping[str, Action], deciding: Mask) -> tuple[Mask, Mask]:
         _step_batch(

@@ -13,6 +13,7 @@ from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.gpu_scheduling.actions import apply_action
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import (
+    GUIDE,
     NOT_STARTED,
     PHASE,
     RECONSIDERING,
@@ -118,11 +119,17 @@ def score_options(
         return False
     counts[HAS_CHOICE] = has_choice
     counts[ROWS], counts[MACHINES] = 0, 0
+    is_guided = decision_state.counts[GUIDE] > 0
     for row in range(decision_state.counts[SHOWN]):
         if view.heeded[row]:
-            counts[ROWS] = top_k(row, priority[row], scores.rows, scores.priority, counts[ROWS])
+            value = priority[row]
+            if is_guided:
+                value += np.float32(decision_state.rule_priority[row])
+            counts[ROWS] = top_k(row, value, scores.rows, scores.priority, counts[ROWS])
     for place in range(counts[ROWS]):
         scores.jobs[place] = decision_state.shown[scores.rows[place]]
+    if is_guided or counts[ROWS] == 0:
+        return True  # affinities alone do not rank machines: they correct the rule's values
     # In a strict queue the first job may fit nowhere and block those behind it.
     first = scores.rows[0]
     for machine in range(len(view.rack)):

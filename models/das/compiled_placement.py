@@ -124,13 +124,23 @@ def _load_pairs(view: Observation, row: int, inputs: Array32) -> None:
     job, own = view.jobs[row], inputs[MACHINE_FEATURES:]
     gpus = np.exp(job[features.INSTANCES]) * np.expm1(job[features.GPUS])
     minutes = max(job[features.RAN], job[features.USER_RUN]) - np.float32(pairs.USUAL_LOG_MINUTES)
+    # Machines of a kind follow each other, so most logarithms are those of the machine before.
+    known_speed, known_price, pace, dear = np.float32(-1), np.float32(-1), _ZERO, _ZERO
     for machine in range(len(view.machines)):
         held, in_rack = view.held[row, machine], view.rack_held[row, view.rack[machine]]
         own[pairs.HELD, machine] = held
         own[pairs.WHOLE_GANG, machine] = _ONE if held >= _ONE else _ZERO
         own[pairs.RACK_HELD, machine] = in_rack
         own[pairs.RACK_WHOLE, machine] = _ONE if in_rack >= _ONE else _ZERO
-        pace = np.log(max(view.machines[machine, features.SPEED], np.float32(pairs.MIN_SPEED)))
-        price = view.machines[machine, features.PRICE] * gpus / np.float32(pairs.DOLLARS_PER_HOUR)
-        own[pairs.COST, machine] = np.log1p(price) - pace
+        speed, price = (
+            view.machines[machine, features.SPEED],
+            view.machines[machine, features.PRICE],
+        )
+        if speed != known_speed:
+            known_speed = speed
+            pace = np.log(max(speed, np.float32(pairs.MIN_SPEED)))
+        if price != known_price:
+            known_price = price
+            dear = np.log1p(price * gpus / np.float32(pairs.DOLLARS_PER_HOUR))
+        own[pairs.COST, machine] = dear - pace
         own[pairs.PACE, machine] = pace * minutes

@@ -54,12 +54,10 @@ def read_decision(tables: ClusterTables) -> Decision:
     start: list[tuple[float, int, Placement]] = []
     stop: list[int] = []
     for job in is_changed.nonzero()[0].tolist():
-        first, used = state.jobs[job, columns.FIRST_ROW : columns.ROWS_USED + 1].tolist()
-        if used == 0:
+        where = _placement(state, job)
+        if not where:
             stop.append(job)
             continue
-        rows = state.rows[first : first + used, columns.MACHINE : columns.COUNT + 1]
-        where: Placement = dict(rows.tolist())
         if job in placed:
             if where == placed[job]:
                 continue
@@ -68,6 +66,18 @@ def read_decision(tables: ClusterTables) -> Decision:
     start.sort(key=lambda one: one[:2])
     wait = int(state.clock[columns.QUEUED])
     return Decision([(job, where) for _, job, where in start], stop, wait)
+
+
+def placements_of(state: SimState) -> dict[int, Placement]:
+    """Instances of each running job by machine."""
+    running = np.flatnonzero(state.jobs[:-1, columns.ROWS_USED])
+    return {job: _placement(state, job) for job in running.tolist()}
+
+
+def _placement(state: SimState, job: int) -> Placement:
+    first, used = state.jobs[job, columns.FIRST_ROW : columns.ROWS_USED + 1].tolist()
+    rows = state.rows[first : first + used, columns.MACHINE : columns.COUNT + 1]
+    return dict(rows.tolist())
 
 
 def summarise(tables: ClusterTables, decision: Decision) -> str:

@@ -9,13 +9,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from loadmaster.envs.gpu_scheduling.decision_state import PHASES, PLACING_AGAIN, RECONSIDERING
+from loadmaster.envs.gpu_scheduling.actions import apply_action
+from loadmaster.envs.gpu_scheduling.decision_state import (
+    PHASES,
+    PLACING_AGAIN,
+    RECONSIDERING,
+    DecisionState,
+)
 from loadmaster.envs.gpu_scheduling.episode import Episode
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE
 from loadmaster.envs.gpu_scheduling.scheduling_pass import preempt_lower_ranked, set_priorities
 from loadmaster.envs.gpu_scheduling.state import GPU, NOW, ROWS_USED, SimState
-from loadmaster.models.das.compiled_loop import MACHINES, ROWS, Scores
-from loadmaster.models.das.decision import ClusterTables
+from loadmaster.models.das.compiled_loop import MACHINES, NO_REWARD, ROWS, Scores
+from loadmaster.models.das.decision import (
+    ClusterTables,
+    Decision,
+    placements_of,
+    read_decision,
+    summarise,
+)
 from loadmaster.models.das.ordering import Priorities
 from loadmaster.models.das.placement import Placements
 from loadmaster.models.keyed_random import standard_normal
@@ -92,16 +104,25 @@ class DecisionContext(NamedTuple):
     observation: dict[str, Tensor]  # a batch of one
     priorities: Priorities
     placements: Placements
+    guided: DecisionState | None  # where the actions correct a rule
 
     @property
     def actions(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Mean priority (Q,) and affinity (Q, M)."""
-        return self.priority, self.placements.mean()[0].numpy()
+        return self.priorities.mean[0].numpy(), self.placements.mean()[0].numpy()
 
     @property
     def priority(self) -> NDArray[np.float32]:
+        """(Q,) mean priorities, with those of the rule that they correct."""
         mean: NDArray[np.float32] = self.priorities.mean[0].numpy()
-        return mean
+        return mean + self.rule_priority
+
+    @property
+    def rule_priority(self) -> NDArray[np.float32]:
+        """(Q,) zeros without a rule."""
+        if self.guided is None:
+            return np.zeros(len(self.shown), np.float32)
+        return self.guided.rule_priority[: len(self.shown)].astype(np.float32)
 
     @property
     def startable(self) -> NDArray[np.int64]:
@@ -121,6 +142,8 @@ class DecisionContext(NamedTuple):
     @property
     def has_choice(self) -> bool:
         """Whether another action could have another effect."""
+        if self.guided is not None:
+            return len(self.shown) > 1
         if self.phase == RECONSIDERING:
             running = self.is_running
             return bool(self.stopped_for(np.flatnonzero(~running), np.where(running, 0.0, 1.0)))
@@ -140,7 +163,7 @@ class DecisionContext(NamedTuple):
 
     def rank_jobs(self, rows: NDArray[np.int64]) -> Ranking:
         standard = standard_normal(torch.arange(DRAWS), self.priorities.mean.shape[1:], stream=0)
-        samples = self.priorities.sample(standard).numpy()  # (DRAWS, Q)
+        samples = self.priorities.sample(standard).numpy() + self.rule_priority  # (DRAWS, Q)
         return rank(rows, self.priority[rows], samples[:, rows])
 
     def rank_machines(self, row: int) -> Ranking:
@@ -153,6 +176,20 @@ class DecisionContext(NamedTuple):
             for key in torch.arange(DRAWS)
         ])  # fmt: skip
         return rank(machines, affinity, samples[:, machines])
+
+    def corrected(self) -> tuple[ClusterTables, Decision]:
+        """What the rule does with these corrections, in copies of the tables."""
+        assert self.guided is not None
+        cluster, jobs, _ = self.episode
+        state = SimState._make(table.copy() for table in self.state)
+        decision_state = DecisionState._make(table.copy() for table in self.guided)
+        tables = ClusterTables(
+            *(state, cluster, jobs, decision_state, placements_of(state)),
+            job_name=lambda job: str(jobs.job_id[job]),
+            machine_name=lambda machine: f"machine {machine + 1}",
+        )
+        apply_action(*tables.simulation, NO_REWARD, *map(np.ascontiguousarray, self.actions))
+        return tables, read_decision(tables)
 
     def job_id(self, row: int) -> int:
         return int(self.episode.jobs.job_id[self.shown[row]])
@@ -181,6 +218,8 @@ def explain(context: DecisionContext, number: int) -> ExplainedDecision:
     free_gpus = float(context.state.free[:, GPU].sum()) / WHOLE
     gpus = context.episode.cluster.gpu_capacity.sum() / WHOLE
     explain_phase = _reconsidering if context.phase == RECONSIDERING else _placing
+    if context.guided is not None:
+        explain_phase = _correcting
     situation, explanation, record = explain_phase(context)
     shared = {
         "decision": number,
@@ -252,6 +291,33 @@ def _reconsidering(context: DecisionContext) -> tuple[str, Explanation, dict[str
     situation = f"{len(running)} jobs reconsidered, {runs} run, {waits} wait"
     summary = ", ".join(parts) or "no job is stopped"
     others = {BY_PRIORITY: len(jobs.items) - len(options)}
+    return situation, Explanation(summary, {BY_PRIORITY: options}, others), record
+
+
+def _correcting(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]]:
+    """All jobs by priority, and what the rule does with the corrected keys and values."""
+    running, name = context.is_running, context.job_name
+    jobs, (tables, decision) = context.rank_jobs(np.arange(len(running))), context.corrected()
+    runs, waits = int(running.sum()), int((~running).sum())
+
+    def details(row: int) -> dict[str, str]:
+        now = "runs" if running[row] else "waits"
+        rule = f"{context.rule_priority[row]:+.3f}"
+        return {**context.job_details(row, "here for, s"), "now": now, "by rule": rule}
+
+    options = jobs.options(name, details)
+    record = {
+        "jobs_running": runs,
+        "jobs_waiting": waits,
+        "jobs": jobs.records(
+            lambda row: {"job": context.job_id(row), "running": bool(running[row])}
+        ),
+        "started": [int(tables.jobs.job_id[job]) for job, _ in decision.start],
+        "stopped": [int(tables.jobs.job_id[job]) for job in decision.stop],
+    }
+    situation = f"{len(running)} jobs shown, {runs} run, {waits} wait"
+    others = {BY_PRIORITY: len(jobs.items) - len(options)}
+    summary = summarise(tables, decision)
     return situation, Explanation(summary, {BY_PRIORITY: options}, others), record
 
 

@@ -97,6 +97,7 @@ def _encoder(features: int, width: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
 
 
+TILTED = 9  # parameters of a rule that `tilt_rule` changes
 OF_JOBS = ("jobs", "job_mask", "heeded", "held", "rack_held")  # tables with a row for each job
 
 
@@ -130,9 +131,14 @@ class ActionDistribution(NamedTuple):
 class DasNetwork(nn.Module):
     """Both agents, in the four variants of the paper; see DasSettings."""
 
+    tilt_rule: Tensor | None  # changes of a rule's parameters, as in rule_tilt.py
+
     def __init__(self, settings: DasSettings) -> None:
         super().__init__()
         self.settings = settings
+        self.register_buffer("tilt_rule", None)
+        if settings.opening == "rule":
+            self.tilt_rule = torch.zeros(TILTED)
         self.ordering = OrderingAgent(settings)
         self.placement = PlacementAgent(settings)
 

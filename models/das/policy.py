@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling.actions import apply_action
-from loadmaster.envs.gpu_scheduling.decision_state import PHASE, SHOWN
+from loadmaster.envs.gpu_scheduling.decision_state import GUIDE, PHASE, SHOWN
 from loadmaster.envs.gpu_scheduling.episode import EpisodeResult
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.jobs import Workload
@@ -27,6 +28,7 @@ from loadmaster.models.das.compiled_loop import EVENT, NO_REWARD, Scores, empty_
 from loadmaster.models.das.decision import ClusterTables, Decision, read_decision, summarise
 from loadmaster.models.das.explain import OPTIONS, DecisionContext, scored_options
 from loadmaster.models.das.network import ActionDistribution, DasNetwork, batch_of_one
+from loadmaster.models.das.rule_tilt import tilt_rule
 from loadmaster.models.das.settings import training_settings
 from loadmaster.models.layers import one_thread
 from loadmaster.models.policy import Explanation
@@ -54,7 +56,8 @@ class DasPolicy:
         self.network, self.trained_in = network.eval(), trained_in
         self.name, self.version = name, version
         self.fixed_settings = {
-            field: getattr(trained_in, field) for field in ("max_queue", "history", "preempt")
+            field: getattr(trained_in, field)
+            for field in ("max_queue", "history", "preempt", "guide")
         }
         self._weights = weights_of(network)
 
@@ -109,7 +112,13 @@ class DasPolicy:
     ) -> EpisodeRunner:
         """The episode before its first decision, with the policy's own settings."""
         settings = settings.model_copy(update=self.fixed_settings)
-        return EpisodeRunner(settings, seed, workload, record)
+        runner = EpisodeRunner(settings, seed, workload, record)
+        self.tilt_rule(runner.state.rule)
+        return runner
+
+    def tilt_rule(self, values: NDArray[np.float64]) -> None:
+        """Change the parameters of the rule that the policy corrects."""
+        tilt_rule(self.network, values)
 
     def iterate(
         self, settings: GpuSchedulingSettings, seed: int, workload: Workload
@@ -130,7 +139,8 @@ class DasPolicy:
             found = self.network(observation)
         return DecisionContext(
             runner.episode, runner.state, int(counts[PHASE]),
-            runner.decision_state.shown[: counts[SHOWN]], observation, *found,
+            runner.decision_state.shown[: counts[SHOWN]], observation, found.priorities,
+            found.placements, runner.decision_state if counts[GUIDE] > 0 else None,
         )  # fmt: skip
 
     def _workspace(self, machines: int) -> Workspace:

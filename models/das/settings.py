@@ -30,8 +30,9 @@ class DasSettings(Settings):
     communicate: bool = True  # gated pooling of the machines into the ordering agent
     process: bool = True  # affinities from the random-walk process; False: independent
 
-    # Initial weights of the linear skip paths; nothing: zeros.
-    opening: Literal["least-attained", "nothing"] = "least-attained"
+    # Initial weights of the linear skip paths. nothing: zeros; rule: zeros that correct the rule
+    # `environment.guide`, and weights that change its parameters.
+    opening: Literal["least-attained", "nothing", "rule"] = "least-attained"
 
     width: PositiveInt = 32  # of the embeddings
     heads: PositiveInt = 4  # of attention

@@ -38,6 +38,8 @@ def finetune_config(
         own = {"environment": manifest.trained.get("environment") or {}}
     for name in SURROUNDINGS:
         own.pop(name, None)
+    if given.get("environment"):  # the changed workload, instead of a mixture
+        own.pop("mixture", None)
     own["network"] = manifest.network
     changed = {
         "rollouts": {"workers": 0},  # the service may hold all CPUs

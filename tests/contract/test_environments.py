@@ -29,10 +29,24 @@ class Preempting(EnvironmentSpec):
         return super().make_vec(num_envs, preempt=True, **settings)
 
 
+class Guided(EnvironmentSpec):
+    """GPU scheduling in which actions correct a rule."""
+
+    def make(self, **settings: Any) -> Any:
+        return super().make(guide="predicted-speed-price", **settings)
+
+    def make_vec(self, num_envs: int, **settings: Any) -> Any:
+        return super().make_vec(num_envs, guide="predicted-speed-price", **settings)
+
+
 def specs() -> list[EnvironmentSpec]:
     found = environments()
-    preempting = {**vars(found["gpu_scheduling"]), "name": "gpu_scheduling-preempt"}
-    return [*found.values(), Preempting(**preempting)]
+    scheduling = vars(found["gpu_scheduling"])
+    return [
+        *found.values(),
+        Preempting(**{**scheduling, "name": "gpu_scheduling-preempt"}),
+        Guided(**{**scheduling, "name": "gpu_scheduling-guide"}),
+    ]
 
 
 pytestmark = [

@@ -66,9 +66,14 @@ def new_search(settings: GpuSchedulingSettings, cluster: Cluster, jobs: Jobs) ->
         columns=np.zeros((MOST_JOBS, 4), np.int64),
         jobs=np.zeros(MOST_JOBS, np.int64),
         estimates=estimates,
-        near=PlacementPreferences(np.zeros((1, machines)), np.zeros(count, np.int64)),
+        near=PlacementPreferences(
+            np.zeros((1, machines)), np.zeros(count, np.int64), np.zeros(0), np.zeros(0)
+        ),
         plan=PlacementPreferences(
-            np.zeros((MOST_JOBS + 1, machines)), np.full(count, MOST_JOBS, np.int64)
+            np.zeros((MOST_JOBS + 1, machines)),
+            np.full(count, MOST_JOBS, np.int64),
+            np.zeros(0),
+            np.zeros(0),
         ),
     )
 

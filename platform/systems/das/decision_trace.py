@@ -107,6 +107,8 @@ def trace_episode(
         decisions += 1
         context = policy.score(runner)
         step = _apply(context, runner, decisions)
+        if context.guided is not None and step.kind == RECONSIDERING:
+            step = replace(step, then=step.placed)  # replanning also starts jobs
         if step.kind == PLACING_AGAIN and steps and steps[-1].number == decisions - 1:
             steps[-1] = replace(steps[-1], then=step.placed)
         both = bool(step.running.any() and not step.running.all())
@@ -118,12 +120,14 @@ def trace_episode(
 def _apply(context: DecisionContext, runner: EpisodeRunner, number: int) -> Step:
     """Apply the decision; the observation is valid until the next one."""
     state, jobs, startable = context.state, context.shown.copy(), context.startable
+    if context.phase == RECONSIDERING:
+        startable = startable[:0]
     features = context.observation["jobs"][0].numpy()
     fits = context.placements.fits[0, startable].numpy()
     running = features[:, RUNNING] > 0
     free, held = state.free[:, columns.GPU].copy(), _places(state, jobs[running])
-    mean, affinity = context.actions
-    runner.decide(mean, affinity)
+    mean, (correction, affinity) = context.priority, context.actions
+    runner.decide(correction, affinity)
     on_machines = state.jobs[jobs, columns.ROWS_USED] > 0
     return Step(
         number=number,

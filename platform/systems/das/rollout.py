@@ -33,6 +33,7 @@ from loadmaster.models.das import compiled as kernels
 from loadmaster.models.das.compiled import Weights, Workspace
 from loadmaster.models.das.compiled_loop import run_episode
 from loadmaster.models.das.network import DasNetwork
+from loadmaster.models.das.rule_tilt import tilt_rule
 from loadmaster.models.ragged import Ragged
 from loadmaster.platform.rl.advantages import Rollout
 from loadmaster.platform.rl.rollout import (
@@ -191,33 +192,46 @@ class LoopEngine:
     """One episode after the other, simulator and both agents in one compiled loop."""
 
     def __init__(self, settings: GpuSchedulingSettings) -> None:
-        self.settings, self._workload = settings, load_workload(settings)
-        self._scales = reference_scales(settings, self._workload)
+        self.settings, self.workload = settings, load_workload(settings)
+        self._scales = reference_scales(settings, self.workload)
         cluster = build_cluster(settings)
         self._machines = len(cluster.rack)
         view = blank_observation(settings.max_queue, cluster, settings.history)
         self._buffer = CompiledBuffer(partial(empty_buffer, view))
 
     def roll_out(self, module: Any, assignments: Sequence[RolloutSpec]) -> list[Recording]:
-        prepared = self._prepare(module.network)
-        return [self._record(spec, *prepared) for spec in assignments]
+        prepared = self.prepare(module.network)
+        return [self._record(spec, module.network, *prepared) for spec in assignments]
 
     def judge(self, module: Any, seeds: Sequence[int]) -> list[EpisodeScore]:
-        prepared, scores = self._prepare(module.network), []
+        prepared, scores = self.prepare(module.network), []
         for seed in seeds:
-            runner = EpisodeRunner(self.settings, seed, self._workload)
-            decisions = run_episode(runner, *prepared)
+            runner, decisions = self.run(module.network, seed, *prepared)
             loss = -float(total_reward(self.settings, self._scales, runner.decision_state.sums))
             scores.append(EpisodeScore(runner.result().mean_jct_s, decisions, loss))
         return scores
 
-    def _prepare(self, network: DasNetwork) -> tuple[Weights, Workspace]:
+    def run(
+        self, network: DasNetwork, seed: int, weights: Weights, work: Workspace
+    ) -> tuple[EpisodeRunner, int]:
+        """Run the greedy policy to the end; return the episode and its decisions."""
+        runner = self._start(network, seed)
+        return runner, run_episode(runner, weights, work)
+
+    def _start(self, network: DasNetwork, seed: int) -> EpisodeRunner:
+        runner = EpisodeRunner(self.settings, seed, self.workload)
+        tilt_rule(network, runner.state.rule)
+        return runner
+
+    def prepare(self, network: DasNetwork) -> tuple[Weights, Workspace]:
         sizes = self.settings.max_queue, self._machines, self.settings.history
         return kernels.weights_of(network), kernels.workspace_for(network.settings, *sizes)
 
-    def _record(self, spec: RolloutSpec, weights: Weights, work: Workspace) -> Recording:
+    def _record(
+        self, spec: RolloutSpec, network: DasNetwork, weights: Weights, work: Workspace
+    ) -> Recording:
         """Sample one rollout and keep a share of it, as VectorEngine does."""
-        runner = EpisodeRunner(self.settings, spec.sequence, self._workload)
+        runner = self._start(network, spec.sequence)
         growing = self._buffer
         cluster, jobs, _ = runner.episode
         growing.rewind()

@@ -20,6 +20,7 @@ from loadmaster.models.das.module import DasCritic, DasModule
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.platform.rl.mappo import MappoConfig
 from loadmaster.platform.rl.rollout import RolloutSpec
+from loadmaster.platform.systems.das.mixed_rollout import REFERENCE, MixedEngine
 from loadmaster.platform.systems.das.rollout import COST, DasEngine
 from loadmaster.platform.training.config import (
     Critic,
@@ -30,6 +31,7 @@ from loadmaster.platform.training.config import (
     TrainingConfig,
     mean_scores,
 )
+from loadmaster.platform.training.mixture import Changes, mixed_settings, relative_measure
 
 # The strongest of each ordering, and the paper's first.
 SHOWN = ("fifo-first-fit", "fifo-consolidate", "drf-consolidate", "las-consolidate")
@@ -38,6 +40,9 @@ SHOWN_IF_DURATIONS_ARE_KNOWN = ("sjf-consolidate", "srtf-consolidate", "tetris-c
 
 class DasTraining(TrainingConfig):
     environment: GpuSchedulingSettings = GpuSchedulingSettings(preempt=True)
+    # Changes of `environment`, through which job sequences take turns; the metric is then the cost
+    # relative to that of a rule, as settings differ in their scale.
+    mixture: Changes = ()
     network: DasSettings = DasSettings()
     rollouts: Rollouts = Rollouts(sequences=16, per_sequence=4, keep=0.2)
     # Scaled by sequence: run times are so unequal that one sequence would dominate.
@@ -66,7 +71,9 @@ def algorithm(config: DasTraining) -> MappoConfig:
         config,
         spaces=(observation_space(1, cluster, environment.history), actions),
         module=RLModuleSpec(module_class=DasModule, model_config=settings),
-        engine=partial(DasEngine, environment),
+        engine=partial(MixedEngine, mixed_settings(environment, config.mixture))
+        if config.mixture
+        else partial(DasEngine, environment),
     )
     return built.central_critic(critic=None if kind == "none" else critic)
 
@@ -77,9 +84,18 @@ def baselines(config: DasTraining, seeds: Sequence[int]) -> dict[str, float]:
     def cost(name: str, seed: int) -> float:
         return run_episode(name, config.environment, seed, workload).mean_jct_s
 
+    if config.mixture:
+        engine = MixedEngine(mixed_settings(config.environment, config.mixture))
+        return mean_scores((*SHOWN, REFERENCE), seeds, engine.baseline_cost)
     known = config.environment.durations == "known"
     names = (*SHOWN, *SHOWN_IF_DURATIONS_ARE_KNOWN) if known else SHOWN
     return mean_scores(names, seeds, cost)
+
+
+def metric(config: DasTraining) -> Measure:
+    if config.mixture:
+        return relative_measure(config.environment.guide or REFERENCE)
+    return Measure(COST, "mean JCT", "s")
 
 
 def network(config: DasTraining) -> dict[str, Any]:
@@ -89,7 +105,26 @@ def network(config: DasTraining) -> dict[str, Any]:
 def check(config: DasTraining) -> None:
     if config.training.horizon is not None:
         raise InputError("setting training.horizon: episodes of gpu_scheduling end by themselves")
-    build_episode(config.environment, config.validation.first_seed)  # checks machines and jobs
+    is_guided, opening = config.environment.guide is not None, config.network.opening
+    if is_guided != (opening == "rule"):
+        expected = "'rule'" if is_guided else "another, or a rule as environment.guide"
+        raise InputError(f"setting network.opening is {opening!r}; expected {expected}")
+    members = mixed_settings(config.environment, config.mixture)
+    for settings in members:
+        build_episode(settings, config.validation.first_seed)  # checks machines and jobs
+    if config.mixture or is_guided:
+        machines = {len(build_cluster(settings).rack) for settings in members}
+        if not is_supported(config.network, max(machines)):
+            most = config.network.exact_up_to
+            raise InputError(
+                f"a guide or mixture with network.process: {max(machines)} machines; expected at "
+                f"most {most} (network.exact_up_to)"
+            )
+        if len(machines) > 1 and config.training.method != "evolution":
+            raise InputError(
+                f"setting training.method is {config.training.method!r}; expected 'evolution' for "
+                "a mixture of clusters with different numbers of machines"
+            )
 
 
 def compile_loops(config: DasTraining) -> None:
@@ -107,7 +142,7 @@ def compile_loops(config: DasTraining) -> None:
 RECIPE = Recipe(
     system="das",
     config_class=DasTraining,
-    metric=lambda config: Measure(COST, "mean JCT", "s"),
+    metric=metric,
     algorithm=algorithm,
     baselines=baselines,
     network=network,

@@ -11,7 +11,7 @@ from loadmaster.envs.gpu_scheduling.baselines import DRF
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.snapshot import ClusterSnapshot, state_from_snapshot
-from loadmaster.envs.gpu_scheduling.state import SimState, new_state
+from loadmaster.envs.gpu_scheduling.state import NEVER, NEXT_REPLAN, SimState, new_state
 from loadmaster.models.das.decision import ClusterTables, Decision, Placement
 from loadmaster.serving.systems.das import parsed_state as cols
 from loadmaster.serving.systems.das.records import Job
@@ -35,7 +35,8 @@ def tables_of(
     """The state in the environment's tables, for a scheduler with that ordering rule.
 
     Jobs are numbered in order of arrival. `settings` give the sizes of the observation, whether the
-    policy preempts, and the slowdown model; `parameters` are those of a rule that has any.
+    policy preempts, and the slowdown model; `parameters` are those of a rule that has any. With
+    `settings.guide` the decision corrects the rule, which replans unless only placing is asked for.
     """
     parsed = state.parsed
     cluster, own = parsed.cluster_index.cluster, parsed.cluster_index.own
@@ -58,6 +59,10 @@ def tables_of(
     state_from_snapshot(sim_state, cluster, jobs, decision_state, snapshot, ordering)
     _load_history(state, decision_state)
     decision_state.counts[decisions.PHASE] = _PREVIOUS_PHASE[state.ask]
+    if settings.guide is not None:
+        decision_state.counts[decisions.GUIDE] = ordering
+        replans = state.ask in ("event", "reconsidering")
+        sim_state.times[NEXT_REPLAN] = 0.0 if replans else NEVER
     return ClusterTables(
         *(sim_state, cluster, jobs, decision_state, placed),
         job_name=lambda job: arrivals[job].id,

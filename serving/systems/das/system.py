@@ -8,13 +8,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from loadmaster.envs.gpu_scheduling.baselines import GIVEN
+import numpy as np
+
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES, GIVEN
+from loadmaster.envs.gpu_scheduling.calibration import gpus_of
 from loadmaster.envs.gpu_scheduling.decision_state import NOT_STARTED, PHASES
 from loadmaster.envs.gpu_scheduling.settings import CLUSTERS
 from loadmaster.models.policy import Proposal
 from loadmaster.serving.system import Endpoint, Policy, Quantity
 from loadmaster.serving.systems.das.examples import examples
-from loadmaster.serving.systems.das.rules import RULES, DasRule
+from loadmaster.serving.systems.das.rules import RULES, DasRule, tuned_values
 from loadmaster.serving.systems.das.schema import DasDecision, DasOutcome, DasState, Start
 from loadmaster.serving.systems.das.snapshot import tables_of, to_schema
 
@@ -35,7 +38,13 @@ class BundlePolicy:
         }
 
     def decide(self, state: DasState) -> Proposal:
-        tables = tables_of(state, self._settings[state.backfill], GIVEN)
+        guide, values, ordering = self.policy.trained_in.guide, np.zeros(0), GIVEN
+        if guide is not None:
+            gpus = gpus_of(state.parsed.cluster_index.cluster)
+            values, ordering = np.array(tuned_values(guide, gpus)), BASELINES[guide].ordering.rule
+            self.policy.tilt_rule(values)
+        settings = self._settings[state.backfill]
+        tables = tables_of(state, settings, ordering, values.tolist())
         decision, explanation = self.policy.decide(tables, _PHASES[state.ask])
         return Proposal(to_schema(tables, decision), explanation)
 

@@ -1,10 +1,17 @@
 """Mixtures of settings."""
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
+from loadmaster.models.das.settings import trained_on
+from loadmaster.platform.systems.das.training import RECIPE
 from loadmaster.platform.training.mixture import Mixture, mixed_settings
+from loadmaster.platform.training.retraining import finetune_config
 
 
 def test_changes_apply_to_what_the_environment_sets() -> None:
@@ -32,3 +39,14 @@ def test_sequences_take_turns_and_the_rule_runs_once_for_each() -> None:
     assert [mixture.relative_cost(4, value) for value in (8.0, 2.0)] == [200.0, 50.0]
     assert mixture.relative_cost(5, 5.0) == 100.0
     assert asked == [("b", 4), ("c", 5)]
+
+
+def test_bundles_of_a_mixture_say_so_and_leave_it_when_retrained() -> None:
+    config = {"environment": {"jobs": 9}, "mixture": [{"load": 0.4}, {"load": 1.2}]}
+    manifest: Any = SimpleNamespace(trained={"config": config, **config}, network={})
+    assert trained_on(manifest) == "a mixture of 2 settings"
+    again = finetune_config(RECIPE, manifest, Path("here"), {})
+    assert again["mixture"] == config["mixture"]
+    changed = finetune_config(RECIPE, manifest, Path("here"), {"environment": {"load": 0.7}})
+    assert "mixture" not in changed
+    assert changed["environment"] == {"jobs": 9, "load": 0.7}

@@ -86,10 +86,26 @@ def test_constrain_drops_what_is_not_allowed(allowed: dict[str, float], left: Da
     assert ENDPOINT.validate_decision(STATE, left) is None
 
 
+def guided_bundle(folder: Path) -> Path:
+    environment = {"max_queue": 5, "history": 3, "guide": "predicted-speed-price"}
+    return make_bundle(folder, system="das", environment=environment, opening="rule", process=False)
+
+
+@pytest.mark.slow
+@settings(max_examples=80, deadline=None)
+@given(state=states())
+def test_a_policy_that_corrects_a_rule_starts_as_the_rule(
+    policies: list[Policy], state: DasState
+) -> None:
+    rule = ENDPOINT.rule("predicted-speed-price").decide(state).decision
+    if state.ask != "placing again":  # the rule places jobs then; replanning has done so already
+        assert policies[0].decide(state).decision == rule
+
+
 @pytest.fixture(scope="module")
 def policies(tmp_path_factory: pytest.TempPathFactory) -> list[Policy]:
-    """Two untrained networks, one of which preempts, and all rules."""
-    made: list[Path] = []
+    """Untrained networks, one of which preempts and one of which corrects a rule, and all rules."""
+    made: list[Path] = [guided_bundle(tmp_path_factory.mktemp("bundles") / "guided")]
     for preempt in (False, True):
         environment = {"max_queue": 5, "history": 3, "preempt": preempt}
         network: dict[str, Any] = {"width": 16, "heads": 2, "process": preempt}
