@@ -6,7 +6,7 @@ or more. A gang runs at the speed of its slowest instance, and slower if it is s
 
 import numpy as np
 
-from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling import baselines as rules
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
@@ -31,7 +31,7 @@ _TIE = 1e-6  # weight of the resources left over, between places that are otherw
 _FREE_OF_CHARGE = 1e-9  # dollars per second, instead of 0
 
 
-@njit_internal
+@njit_inline
 def choose_gang(
     state: SimState,
     cluster: Cluster,
@@ -44,6 +44,14 @@ def choose_gang(
     """`choose_machines` for all rules."""
     if placement < rules.FGD:
         return choose_machines(state, cluster, jobs, free, job, placement, preferences)
+    return _choose_whole(state, cluster, jobs, free, job, placement)
+
+
+@njit_internal
+def _choose_whole(
+    state: SimState, cluster: Cluster, jobs: Jobs, free: Table, job: int, placement: int
+) -> int:
+    """`choose_machines` for the rules that score a gang's machines together."""
     if placement == rules.FGD:
         _score_by_fragmentation(state, cluster, jobs, free, job)
         return _fill(state, cluster, jobs, free, job)
@@ -171,6 +179,10 @@ def _score_by_fragmentation(
     Typical jobs are those that arrived so far. The GPUs of a machine are one pool, so they are
     fragments for a job if the machine cannot hold one of its instances.
     """
+    for arrived in range(state.clock[cols.COUNTED], state.clock[cols.NEXT_JOB]):
+        group = state.jobs[arrived, cols.GROUP]
+        state.shapes[state.groups[group, cols.SHAPE], cols.ARRIVED] += 1
+    state.clock[cols.COUNTED] = state.clock[cols.NEXT_JOB]
     for machine in range(len(free)):
         fit = instances_that_fit(cluster, jobs, free, job, machine)
         state.factors[machine, cols.SCORE] = np.inf

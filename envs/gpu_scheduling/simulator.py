@@ -10,9 +10,10 @@ import numpy as np
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling import queues
 from loadmaster.envs.gpu_scheduling import state as cols
+from loadmaster.envs.gpu_scheduling.baselines import GIVEN, LAS
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
-from loadmaster.envs.gpu_scheduling.keys import key_now
+from loadmaster.envs.gpu_scheduling.keys import first_key, key_now
 from loadmaster.envs.gpu_scheduling.placement import update_shapes
 from loadmaster.envs.gpu_scheduling.slowdown import current_colocation, gang_speed, runtime_noise
 from loadmaster.envs.gpu_scheduling.state import NONE, SimState, add_finished
@@ -48,16 +49,19 @@ def advance(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int) -> int
         state.progress[job, cols.LEFT_S] = 0.0
         state.progress[job, cols.FINISHED_S] = when
         clock[cols.FINISHED] += 1
-        run_s, everyone = state.progress[job, cols.RUN_S], len(state.user_history) - 1
-        add_finished(state.user_history, jobs.user[job], run_s)
-        add_finished(state.user_history, everyone, run_s)
+        if ordering >= LAS:  # the others predict nothing
+            run_s, everyone = state.progress[job, cols.RUN_S], len(state.user_history) - 1
+            add_finished(state.user_history, jobs.user[job], run_s)
+            add_finished(state.user_history, everyone, run_s)
     while (
         clock[cols.NEXT_JOB] < len(jobs.arrival_s) and jobs.arrival_s[clock[cols.NEXT_JOB]] <= when
     ):
         job = clock[cols.NEXT_JOB]
         clock[cols.NEXT_JOB] += 1
-        state.shapes[state.groups[state.jobs[job, cols.GROUP], cols.SHAPE], cols.ARRIVED] += 1
-        state.key[job] = key_now(state, jobs, ordering, job)
+        if ordering > GIVEN:
+            state.key[job] = key_now(state, jobs, ordering, job)
+        else:
+            state.key[job] = first_key(jobs, ordering, job)
         queues.enqueue(state, cluster, jobs, job)
     clock[cols.STATUS] = cols.DECIDE
     return cols.DECIDE

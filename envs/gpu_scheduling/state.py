@@ -23,7 +23,7 @@ NEVER = np.inf
 # `clock`: counters.
 STATUS, NEXT_JOB, QUEUED, RUNNING, FINISHED, WAITING_GROUPS, WAITING_SHAPES = 0, 1, 2, 3, 4, 5, 6
 CHANGES, STARTS, STAMP, EPOCHS, PREEMPTIONS, FREE_GPU, FREE_CPU, TRACE_ROWS = range(7, 15)
-CLOCK_SIZE = 15
+COUNTED, CLOCK_SIZE = 15, 16
 # NEXT_JOB        the next job to arrive
 # WAITING_GROUPS  groups with pending jobs: length of the list in column WAITING
 # WAITING_SHAPES  shapes with such groups: length of the list in column TRACKED
@@ -32,6 +32,7 @@ CLOCK_SIZE = 15
 # STAMP           number of the current pass over the machines, compared with VISITED
 # EPOCHS          scheduling passes so far
 # FREE_GPU/_CPU   free resources of the whole cluster, percent
+# COUNTED         jobs that ARRIVED counts; only FGD updates it
 
 DECIDE, DONE, GROW_TRACE = 1, 2, 3  # values of STATUS
 
@@ -96,11 +97,12 @@ EACH_GPU, EACH_CPU, KIND, HOLDS, GROUPS, TRACKED, TRACKED_AT, ARRIVED, SHAPE_COL
 # HOLDS           instances that fit into the cluster now; updated only for tracked shapes
 # GROUPS          groups of this shape with pending jobs
 # TRACKED         list of shapes with such groups; TRACKED_AT the shape's index in it
-# ARRIVED         jobs of this shape that have arrived
+# ARRIVED         jobs of this shape among the first COUNTED
 
 # `user_history`, one row per user, and a last one for all.
 USER_DONE, USER_LOG_RUN = 0, 1
 # USER_LOG_RUN    mean of log(1 + minutes on machines) over the USER_DONE finished jobs
+# Only orderings that may predict run times keep it: LAS and those after it.
 
 # Columns of `trace` are those of `PlacementTrace`.
 
