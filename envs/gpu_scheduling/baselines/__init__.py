@@ -75,6 +75,11 @@ class Baseline:
         return tuple(float(self.parameters.get(name, 0.0)) for name in PARAMETERS)
 
 
+def _at_intervals(summary: str, rule: int, **parameters: float) -> Ordering:
+    """Build a preemptive rule that replans at intervals."""
+    return Ordering(summary, rule, replans=True, at_intervals=True, parameters=parameters)
+
+
 ORDERINGS: dict[str, Ordering] = {
     "fifo": Ordering("first come, first served", FIFO),
     "sjf": Ordering("shortest job first (oracle)", SJF, oracle=True),
@@ -85,50 +90,32 @@ ORDERINGS: dict[str, Ordering] = {
     "tetris": Ordering(
         "best alignment with what is free, short work preferred (oracle)", TETRIS, oracle=True
     ),
-    "las": Ordering(
+    "las": _at_intervals(
         "least attained service in two queues, preemptive (2D-LAS, Tiresias)",
         LAS,
-        replans=True,
-        at_intervals=True,
-        parameters={"age": 1},  # of the predictions for migration
+        age=1,  # of the predictions for migration
     ),
 }
 # Preemptive rules with parameters.
 TUNED_ORDERINGS: dict[str, Ordering] = {
-    "tiresias": Ordering(
-        "2D-LAS with tuned queues, promotion and migration",
-        TIRESIAS,
-        replans=True,
-        at_intervals=True,
-        parameters={"threshold_gpu_s": 18_000, "age": 1},
+    "tiresias": _at_intervals(
+        "2D-LAS with tuned queues, promotion and migration", TIRESIAS, threshold_gpu_s=18_000, age=1
     ),
-    "predicted": Ordering(
+    "predicted": _at_intervals(
         "least predicted service left, from the user's finished jobs and the job's age",
-        PREDICTED,
-        replans=True,
-        at_intervals=True,
-        parameters={"size": 1, "age": 1, "stick": 0.2},
+        PREDICTED, size=1, age=1, stick=0.2,
     ),
-    "gavel": Ordering(
+    "gavel": _at_intervals(
         "least normalised throughput so far, in rounds (Gavel, without its linear program)",
-        GAVEL,
-        replans=True,
-        at_intervals=True,
-        parameters={"replan_s": 360, "age": 1, "stick": 0.2},
+        GAVEL, replan_s=360, age=1, stick=0.2,
     ),
-    "themis": Ordering(
+    "themis": _at_intervals(
         "highest predicted finish-time ratio, in leases (Themis, without its auction)",
-        THEMIS,
-        replans=True,
-        at_intervals=True,
-        parameters={"replan_s": 600, "age": 1, "stick": 0.2},
+        THEMIS, replan_s=600, age=1, stick=0.2,
     ),
-    "shockwave": Ordering(
+    "shockwave": _at_intervals(
         "predicted service left over finish-time ratio (Shockwave, without its market)",
-        SHOCKWAVE,
-        replans=True,
-        at_intervals=True,
-        parameters={"replan_s": 120, "size": 1, "age": 1, "fair": 1, "stick": 0.2},
+        SHOCKWAVE, replan_s=120, size=1, age=1, fair=1, stick=0.2,
     ),
     "srsf": Ordering(
         "shortest remaining service at the job's best speed, preemptive (oracle)",
@@ -137,7 +124,7 @@ TUNED_ORDERINGS: dict[str, Ordering] = {
         replans=True,
         parameters={"size": 1, "stick": 0.2, "migrate": 1.2},
     ),
-}
+}  # fmt: skip
 PLACEMENTS: dict[str, tuple[str, int]] = {
     "first-fit": ("the first machine with room", FIRST_FIT),
     "best-fit": ("the machine with the fewest idle GPUs", BEST_FIT),
