@@ -14,6 +14,8 @@ from loadmaster.envs.gpu_scheduling.baselines import (
     BASELINES,
     DRF,
     FASTEST,
+    MEASURED,
+    NOMINAL,
     REPLAN_S,
     SRSF,
     Baseline,
@@ -22,6 +24,7 @@ from loadmaster.envs.gpu_scheduling.baselines.mosa import new_search, run_anneal
 from loadmaster.envs.gpu_scheduling.calibration import tuned_baseline
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
 from loadmaster.envs.gpu_scheduling.gang_placement import best_gang
+from loadmaster.envs.gpu_scheduling.hidden_speeds import measure_speeds
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload
 from loadmaster.envs.gpu_scheduling.placement import PlacementPreferences, no_preferences
 from loadmaster.envs.gpu_scheduling.scheduling_pass import migrates, replan, run_scheduling_pass
@@ -124,7 +127,9 @@ def run_baseline(
     ordering, (cluster, jobs, _) = baseline.ordering, episode
     state = new_state(settings, *episode, by_user=ordering.rule == DRF, record=record)
     state.rule[:] = baseline.values
-    if ordering.rule == SRSF or baseline.placement >= FASTEST:
+    state.setup[cols.SPEED_SOURCE] = baseline.speeds if settings.speeds == "hidden" else NOMINAL
+    knows = state.setup[cols.SPEED_SOURCE] == NOMINAL  # for the whole episode
+    if knows and (ordering.rule == SRSF or baseline.placement >= FASTEST):
         _find_best_rates(state, cluster, jobs)
     replan_s = np.inf
     if ordering.at_intervals:
@@ -168,6 +173,8 @@ def _run_rules(
         status = advance(state, cluster, jobs, ordering)
         if status != cols.DECIDE:
             return status
+        if state.setup[cols.SPEED_SOURCE] == MEASURED:
+            measure_speeds(state, cluster, jobs)
         if state.clock[cols.QUEUED] == 0 and not (replans and migrates(state, placement)):
             continue
         now = state.times[cols.NOW]

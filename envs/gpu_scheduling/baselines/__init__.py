@@ -5,7 +5,7 @@ where no calibration does.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # Ordering rules. GIVEN: by keys that the caller wrote into the state. The keys of the rules after
 # it change with time.
@@ -15,6 +15,8 @@ TIRESIAS, PREDICTED, GAVEL, THEMIS, SHOCKWAVE, SRSF = 7, 8, 9, 10, 11, 12
 # machines of a gang as a whole, apart from FGD.
 FIRST_FIT, BEST_FIT, WORST_FIT, LOAD_BALANCE, CONSOLIDATE, AFFINITY = 0, 1, 2, 3, 4, 5
 FGD, FASTEST, CHEAPEST, SPEED_PRICE = 6, 7, 8, 9
+# Speeds that rules expect: those of the GPU types, running means of measured ones, the true ones.
+NOMINAL, MEASURED, TRUE = 0, 1, 2
 
 # Columns of `SimState.rule`.
 PARAMETERS = (
@@ -55,6 +57,8 @@ class Ordering:
 class Baseline:
     """An ordering and a placement rule; `annealed`: plans are searched instead.
 
+    Expected speeds other than NOMINAL matter to placement rules that know speeds.
+
     Parameters that are not given are 0.
     """
 
@@ -64,10 +68,12 @@ class Baseline:
     placement: int
     annealed: bool = False
     parameters: Mapping[str, float] = field(default_factory=dict)
+    speeds: int = NOMINAL
+    tuned_as: str = ""  # baseline whose parameters it uses where it is not tuned itself
 
     @property
     def oracle(self) -> bool:
-        return self.ordering.oracle
+        return self.ordering.oracle or self.speeds == TRUE
 
     @property
     def values(self) -> tuple[float, ...]:
@@ -158,6 +164,22 @@ def _combined(
     return found
 
 
+def _with_speeds(*names: str) -> dict[str, Baseline]:
+    """The named orderings with `speed-price`, by measured and by true speeds."""
+    known = (
+        ("measured-speeds", "running means of measured speeds", MEASURED),
+        ("true-speeds", "true speeds (oracle of speeds)", TRUE),
+    )
+    nominal = _combined(TUNED_ORDERINGS | ORDERINGS, AWARE_PLACEMENTS, "speed-price")
+    found = {}
+    for first in names:
+        like = nominal[f"{first}-speed-price"]
+        for second, summary, speeds in known:
+            name, words = f"{first}-{second}", f"{like.summary}, by {summary}"
+            found[name] = replace(like, name=name, summary=words, speeds=speeds, tuned_as=like.name)
+    return found
+
+
 MOSA = "mosa"
 _UNPREDICTED = {name: ORDERINGS[name] for name in ("fifo", "las")}
 BASELINES: dict[str, Baseline] = {
@@ -173,4 +195,5 @@ BASELINES: dict[str, Baseline] = {
     **_combined(_UNPREDICTED, AWARE_PLACEMENTS, "cheapest", "fgd"),
     **_combined({"tiresias": TUNED_ORDERINGS["tiresias"]}, PLACEMENTS, "consolidate"),
     **_combined(TUNED_ORDERINGS, AWARE_PLACEMENTS, "speed-price"),
+    **_with_speeds("las", "predicted"),
 }
