@@ -81,12 +81,12 @@ def tuned_parameters(settings: GpuSchedulingSettings, workload: Workload) -> dic
 
 
 def oracles(settings: GpuSchedulingSettings) -> frozenset[str]:
-    """Baselines that use durations, unless all policies may, and those that use hidden speeds."""
-    durations, speeds = settings.durations == "unknown", settings.speeds == "hidden"
+    """Baselines that use durations, unless all policies may, and those that use true speeds."""
+    unknown = settings.durations == "unknown"
     return frozenset(
         name
         for name, baseline in BASELINES.items()
-        if (durations and baseline.ordering.oracle) or (speeds and baseline.speeds == TRUE)
+        if baseline.speeds == TRUE or (unknown and baseline.ordering.oracle)
     )
 
 
