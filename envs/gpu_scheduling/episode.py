@@ -14,7 +14,6 @@ from loadmaster.envs.gpu_scheduling.baselines import (
     BASELINES,
     DRF,
     FASTEST,
-    MEASURED,
     NOMINAL,
     REPLAN_S,
     SRSF,
@@ -24,7 +23,6 @@ from loadmaster.envs.gpu_scheduling.baselines.mosa import new_search, run_anneal
 from loadmaster.envs.gpu_scheduling.calibration import tuned_baseline
 from loadmaster.envs.gpu_scheduling.cluster import Cluster, build_cluster
 from loadmaster.envs.gpu_scheduling.gang_placement import best_gang
-from loadmaster.envs.gpu_scheduling.hidden_speeds import measure_speeds
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload
 from loadmaster.envs.gpu_scheduling.placement import PlacementPreferences, no_preferences
 from loadmaster.envs.gpu_scheduling.scheduling_pass import migrates, replan, run_scheduling_pass
@@ -173,8 +171,6 @@ def _run_rules(
         status = advance(state, cluster, jobs, ordering)
         if status != cols.DECIDE:
             return status
-        if state.setup[cols.SPEED_SOURCE] == MEASURED:
-            measure_speeds(state, cluster, jobs)
         if state.clock[cols.QUEUED] == 0 and not (replans and migrates(state, placement)):
             continue
         now = state.times[cols.NOW]

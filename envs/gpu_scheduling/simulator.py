@@ -11,9 +11,9 @@ import numpy as np
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling import queues
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.baselines import GIVEN, LAS
+from loadmaster.envs.gpu_scheduling.baselines import GIVEN, LAS, MEASURED
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.hidden_speeds import draw_drift
+from loadmaster.envs.gpu_scheduling.hidden_speeds import draw_drift, measure_speeds
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.keys import first_key, key_now
 from loadmaster.envs.gpu_scheduling.placement import update_shapes
@@ -62,6 +62,8 @@ def advance(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int) -> int
         else:
             state.key[job] = first_key(jobs, ordering, job)
         queues.enqueue(state, cluster, jobs, job)
+    if state.setup[cols.SPEED_SOURCE] == MEASURED:
+        measure_speeds(state, cluster, jobs)
     clock[cols.STATUS] = cols.DECIDE
     return cols.DECIDE
 
