@@ -23,7 +23,7 @@ from loadmaster.envs.gpu_scheduling.placement import (
 from loadmaster.envs.gpu_scheduling.slowdown import (
     colocation_with,
     gang_speed,
-    kept_beside,
+    kept_by_class,
     network_factor,
 )
 from loadmaster.envs.gpu_scheduling.state import NONE, SimState, Table
@@ -106,7 +106,7 @@ def best_gang(
         if fraction > 0:
             kept = colocation_with(state, cluster, machine, needed, needed * fraction)
             if state.setup[cols.SPEED_SOURCE] == rules.TRUE:
-                kept = kept_beside(state, job, machine, kept, needed - 1)
+                kept = kept_by_class(state, job, machine, kept, needed - 1)
             rate *= kept
         spare = free[machine, cols.GPU] - needed * jobs.gpu[job]
         spare /= cluster.gpu_capacity[machine]

@@ -79,7 +79,7 @@ _LEAST_KEPT = 0.05  # share of its speed that no combination of classes falls be
 
 
 @njit_internal
-def kept_beside(state: SimState, job: int, machine: int, kept: float, more: int) -> float:
+def kept_by_class(state: SimState, job: int, machine: int, kept: float, more: int) -> float:
     """Share of its speed that a job's class keeps beside the sharers of a machine.
 
     `kept` is that of all classes on average. `more` is the number of other instances of the job's
@@ -119,7 +119,7 @@ def gang_speed(
             if current:
                 kept = current_colocation(state, cluster, machine)
             if placed and hidden:
-                kept = kept_beside(state, job, machine, kept, -1)
+                kept = kept_by_class(state, job, machine, kept, -1)
             speed *= kept
         if placed:
             speed *= state.factors[machine, cols.DRIFT]
