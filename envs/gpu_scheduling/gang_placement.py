@@ -118,7 +118,7 @@ def best_gang(
     network = network_factor(jobs.comm[job], True) if interference else 1.0
     last = NONE
     for machine in range(len(free)):
-        rack = cluster.rack[machine]  # machines of a rack are consecutive, of equal type and size
+        rack = cluster.rack[machine]  # its machines are consecutive, and of equal price
         if rack == last or state.rack_fit[rack] < needed:
             continue
         last = rack
@@ -152,16 +152,14 @@ def _rack_speed(
     state: SimState, cluster: Cluster, jobs: Jobs, free: Table, job: int, rack: int
 ) -> float:
     """Expected speed of the slowest machine that a gang needs in a rack, fastest ones first."""
-    nominal, slowest, held = state.setup[cols.SPEED_SOURCE] == rules.NOMINAL, np.inf, 0
+    slowest = np.inf
     while True:
-        speed = 0.0
+        speed, held = 0.0, 0
         for machine in range(len(free)):
             expected = state.factors[machine, cols.EXPECTED]
             if cluster.rack[machine] == rack and speed < expected < slowest:
                 speed = expected
-                if nominal:
-                    return speed  # the same on all
-        slowest, held = speed, 0
+        slowest = speed
         for machine in range(len(free)):
             if cluster.rack[machine] == rack and state.factors[machine, cols.EXPECTED] >= speed:
                 held += instances_that_fit(cluster, jobs, free, job, machine)
