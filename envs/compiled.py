@@ -126,7 +126,7 @@ def uniform(key: int | np.int64 | np.uint64, count: int) -> float:
 
 
 @njit_internal
-def normal(key: int, count: int) -> float:
+def normal(key: int | np.uint64, count: int) -> float:
     """A standard normal number (Box and Muller 1958)."""
     radius = math.sqrt(-2.0 * math.log(uniform(key, 2 * count)))
     return radius * math.cos(2.0 * math.pi * uniform(key, 2 * count + 1))

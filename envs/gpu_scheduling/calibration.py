@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from loadmaster.envs.calibration import TunedEntry, cached_entries, nearest_entry
 from loadmaster.envs.gpu_scheduling.arrivals import mean_gap_s
@@ -32,6 +33,7 @@ class Calibration(TunedEntry):
     fee: float  # likewise, dollars
     first_seed: int
     seeds: int
+    speeds: Literal["known", "hidden"] = "known"
 
     def __post_init__(self) -> None:
         """Raise for what no rule can use."""
@@ -42,10 +44,12 @@ class Calibration(TunedEntry):
             raise ValueError("load or gpus too low")
         if self.baseline not in BASELINES or not {*self.parameters} <= {*PARAMETERS}:
             raise ValueError("an unknown rule or parameter")
+        if self.speeds not in ("known", "hidden"):
+            raise ValueError("speeds that are neither known nor hidden")
 
     @property
-    def setting(self) -> tuple[str, int, float, str]:
-        return (self.workload, self.gpus, round(self.load, 2), self.baseline)
+    def setting(self) -> tuple[str, str, int, float, str]:
+        return (self.speeds, self.workload, self.gpus, round(self.load, 2), self.baseline)
 
 
 def load_of(settings: GpuSchedulingSettings, workload: Workload, cluster: Cluster) -> float:
@@ -69,20 +73,31 @@ def tuned_baseline(name: str, settings: GpuSchedulingSettings, workload: Workloa
         load=load_of(settings, workload, cluster),
         gpus=gpus_of(cluster),
         path=settings.calibration or SHIPPED_PATH,
+        speeds=settings.speeds,
     )
 
 
 def tuned_baseline_for(
-    name: str, *, load: float, gpus: int, workload: str = STAND_IN, path: Path = SHIPPED_PATH
+    name: str,
+    *,
+    load: float,
+    gpus: int,
+    workload: str = STAND_IN,
+    path: Path = SHIPPED_PATH,
+    speeds: str = "known",
 ) -> Baseline:
     """Return the named baseline tuned for a setting given by its fields."""
 
-    def distance(entry: Calibration) -> tuple[bool, bool, float]:
+    def distance(entry: Calibration) -> tuple[bool, bool, bool, float]:
         farther = abs(math.log(entry.load / load)) + abs(math.log(entry.gpus / gpus))
-        return (entry.workload != workload, entry.workload != STAND_IN, farther)
+        unlike = (entry.workload != workload, entry.workload != STAND_IN)
+        return (*unlike, entry.speeds != speeds, farther)
 
     baseline = BASELINES[name]
-    near = nearest_entry(cached_entries(path, Calibration), name, distance)
+    entries = cached_entries(path, Calibration)
+    near = nearest_entry(entries, name, distance)
+    if near is None or (near.speeds != speeds and baseline.tuned_as):
+        near = nearest_entry(entries, baseline.tuned_as, distance) or near
     if near is None:
         return baseline
     return replace(baseline, parameters={**baseline.parameters, **near.parameters})

@@ -14,6 +14,7 @@ from loadmaster.envs.gpu_scheduling.baselines import (
     BASELINES,
     DRF,
     FASTEST,
+    NOMINAL,
     REPLAN_S,
     SRSF,
     Baseline,
@@ -145,7 +146,9 @@ def load_rule(
     """Write what a rule needs into a new state; return its replanning interval."""
     ordering = baseline.ordering
     state.rule[:] = baseline.values
-    if ordering.rule == SRSF or baseline.placement >= FASTEST:
+    state.setup[cols.SPEED_SOURCE] = baseline.speeds if settings.speeds == "hidden" else NOMINAL
+    knows = state.setup[cols.SPEED_SOURCE] == NOMINAL  # for the whole episode
+    if knows and (ordering.rule == SRSF or baseline.placement >= FASTEST):
         _find_best_rates(state, cluster, jobs, no_preferences(jobs))
     if not ordering.at_intervals:
         return np.inf

@@ -6,10 +6,11 @@ or more. A gang runs at the speed of its slowest instance, and slower if it is s
 
 import numpy as np
 
-from loadmaster.envs.compiled import njit_internal
+from loadmaster.envs.compiled import njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling import baselines as rules
 from loadmaster.envs.gpu_scheduling import state as cols
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.hidden_speeds import expect_speeds
 from loadmaster.envs.gpu_scheduling.jobs import ANY_TYPE, WHOLE, Jobs
 from loadmaster.envs.gpu_scheduling.keys import expected_left_s, has_progressed
 from loadmaster.envs.gpu_scheduling.placement import (
@@ -20,7 +21,12 @@ from loadmaster.envs.gpu_scheduling.placement import (
     instances_that_fit,
     take_room,
 )
-from loadmaster.envs.gpu_scheduling.slowdown import colocation_with, gang_speed, network_factor
+from loadmaster.envs.gpu_scheduling.slowdown import (
+    colocation_with,
+    gang_speed,
+    kept_by_class,
+    network_factor,
+)
 from loadmaster.envs.gpu_scheduling.state import NONE, SimState, Table
 
 # Kinds of `best_gang`.
@@ -32,7 +38,7 @@ _TIE = 1e-6  # weight of the resources left over, between places that are otherw
 _FREE_OF_CHARGE = 1e-9  # dollars per second, instead of 0
 
 
-@njit_internal
+@njit_inline
 def choose_gang(
     state: SimState,
     cluster: Cluster,
@@ -45,22 +51,39 @@ def choose_gang(
     """`choose_machines` for all rules."""
     if placement < rules.FGD:
         return choose_machines(state, cluster, jobs, free, job, placement, preferences)
+    return _choose_whole(state, cluster, jobs, free, job, placement, preferences)
+
+
+@njit_internal
+def _choose_whole(
+    state: SimState,
+    cluster: Cluster,
+    jobs: Jobs,
+    free: Table,
+    job: int,
+    placement: int,
+    preferences: PlacementPreferences,
+) -> int:
+    """`choose_machines` for the rules that score a gang's machines together."""
     if placement == rules.FGD:
         _score_by_fragmentation(state, cluster, jobs, free, job)
         return _fill(state, cluster, jobs, free, job)
+    expect_speeds(state, cluster, jobs, job)
     kind, where, _, _ = best_gang(state, cluster, jobs, free, job, placement, preferences)
     if kind == NOWHERE:
         return 0
+    least = _rack_speed(state, cluster, jobs, free, job, int(where)) if kind == ONE_RACK else where
     for machine in range(len(free)):
+        speed = state.factors[machine, cols.EXPECTED]
         chosen = (
             (kind == ONE_MACHINE and machine == where)
-            or (kind == ONE_RACK and cluster.rack[machine] == where)
-            or (kind == ACROSS and cluster.speed[machine] >= where)
+            or (kind == ONE_RACK and cluster.rack[machine] == where and speed >= least)
+            or (kind == ACROSS and speed >= least)
         )
         score = np.inf
         if chosen:  # the slowest, as the others gain nothing; then as few as possible
             fit = instances_that_fit(cluster, jobs, free, job, machine)
-            score = 1e6 * cluster.speed[machine] - fit + _TIE * free[machine, cols.GPU]
+            score = 1e6 * speed - fit + _TIE * free[machine, cols.GPU]
         state.factors[machine, cols.SCORE] = score
     return _fill(state, cluster, jobs, free, job)
 
@@ -77,8 +100,8 @@ def best_gang(
 ) -> tuple[int, float, float, float]:
     """Find the best place for a gang: its kind; machine, rack or speed; value; expected speed.
 
-    Affinities that correct the rule add to the value: of several machines, their mean over the
-    instances that would fit.
+    `expect_speeds` must have been called for the job. Affinities that correct the rule add to the
+    value: of several machines, their mean over the instances that would fit.
     """
     affinity, row = preferences.affinity, corrected_row(preferences, job)
     needed, interference = jobs.instances[job], state.setup[cols.INTERFERENCE] == 1
@@ -94,9 +117,12 @@ def best_gang(
         state.rack_fit[cluster.rack[machine]] += fit
         if fit < needed:
             continue
-        rate = cluster.speed[machine]
+        rate = state.factors[machine, cols.EXPECTED]
         if fraction > 0:
-            rate *= colocation_with(state, cluster, machine, needed, needed * fraction)
+            kept = colocation_with(state, cluster, machine, needed, needed * fraction)
+            if state.setup[cols.SPEED_SOURCE] == rules.TRUE:
+                kept = kept_by_class(state, job, machine, kept, needed - 1)
+            rate *= kept
         spare = free[machine, cols.GPU] - needed * jobs.gpu[job]
         spare /= cluster.gpu_capacity[machine]
         worth = _value(state, placement, rate, 1.0, cluster.price_per_s[machine], spare)
@@ -109,13 +135,13 @@ def best_gang(
     network = network_factor(jobs.comm[job], True) if interference else 1.0
     last = NONE
     for machine in range(len(free)):
-        rack = cluster.rack[machine]  # machines of a rack are equal and consecutive
+        rack = cluster.rack[machine]  # its machines are consecutive, and of equal price
         if rack == last or state.rack_fit[rack] < needed:
             continue
         last = rack
         spare = (state.rack_fit[rack] - needed) / state.rack_fit[rack]
-        rate, price = cluster.speed[machine], cluster.price_per_s[machine]
-        worth = _value(state, placement, rate, network, price, spare)
+        rate = _rack_speed(state, cluster, jobs, free, job, rack)
+        worth = _value(state, placement, rate, network, cluster.price_per_s[machine], spare)
         if row != NONE:
             total_affinity = 0.0
             for other in range(machine, len(free)):
@@ -130,13 +156,14 @@ def best_gang(
     while True:  # from the fastest machines to all
         rate, price, held = 0.0, 0.0, 0
         for machine in range(len(free)):
-            if cluster.speed[machine] < slowest and cluster.speed[machine] > rate:
-                rate, price = cluster.speed[machine], cluster.price_per_s[machine]
+            expected = state.factors[machine, cols.EXPECTED]
+            if expected < slowest and expected > rate:
+                rate, price = expected, cluster.price_per_s[machine]
         if rate == 0.0:
             return kind, where, value, speed
         slowest, total_affinity = rate, 0.0
         for machine in range(len(free)):
-            if cluster.speed[machine] >= rate:
+            if state.factors[machine, cols.EXPECTED] >= rate:
                 fit = instances_that_fit(cluster, jobs, free, job, machine)
                 held += fit
                 if row != NONE:
@@ -145,6 +172,26 @@ def best_gang(
             worth = _value(state, placement, rate, network, price, 1.0) + total_affinity / held
             if worth > value:
                 kind, where, value, speed = ACROSS, rate, worth, rate * network
+
+
+@njit_internal
+def _rack_speed(
+    state: SimState, cluster: Cluster, jobs: Jobs, free: Table, job: int, rack: int
+) -> float:
+    """Expected speed of the slowest machine that a gang needs in a rack, fastest ones first."""
+    slowest = np.inf
+    while True:
+        speed, held = 0.0, 0
+        for machine in range(len(free)):
+            expected = state.factors[machine, cols.EXPECTED]
+            if cluster.rack[machine] == rack and speed < expected < slowest:
+                speed = expected
+        slowest = speed
+        for machine in range(len(free)):
+            if cluster.rack[machine] == rack and state.factors[machine, cols.EXPECTED] >= speed:
+                held += instances_that_fit(cluster, jobs, free, job, machine)
+        if held >= jobs.instances[job] or speed == 0.0:
+            return speed
 
 
 @njit_internal
@@ -195,6 +242,10 @@ def _score_by_fragmentation(
     Typical jobs are those that arrived so far. The GPUs of a machine are one pool, so they are
     fragments for a job if the machine cannot hold one of its instances.
     """
+    for arrived in range(state.clock[cols.COUNTED], state.clock[cols.NEXT_JOB]):
+        group = state.jobs[arrived, cols.GROUP]
+        state.shapes[state.groups[group, cols.SHAPE], cols.ARRIVED] += 1
+    state.clock[cols.COUNTED] = state.clock[cols.NEXT_JOB]
     for machine in range(len(free)):
         fit = instances_that_fit(cluster, jobs, free, job, machine)
         state.factors[machine, cols.SCORE] = np.inf
@@ -236,6 +287,7 @@ def find_move(
 
     The time left at the expected speeds decides, including the work that a restart loses.
     """
+    expect_speeds(state, cluster, jobs, job)
     used, left_s = state.jobs[job, cols.ROWS_USED], expected_left_s(state, jobs, ordering, job)
     migrate, swap = state.rule[rules.MIGRATE], state.rule[rules.SWAP]
     best_s = left_s / state.progress[job, cols.BEST_RATE] if _knows_best(state, job) else 0.0
@@ -243,7 +295,7 @@ def find_move(
         restart_s, move = state.times[cols.RESTART_S], STAY
         if not has_progressed(state, job, _LEAST_RESTARTS):
             return STAY
-        stay_s = left_s / gang_speed(state, cluster, jobs, job, used, False, True)
+        stay_s = left_s / _present_speed(state, cluster, jobs, job, used)
         if migrate > 0 and stay_s > migrate * best_s:
             take_room(state, jobs, state.free, job, used, -1)
             speed = best_gang(state, cluster, jobs, state.free, job, placement, preferences)[3]
@@ -261,6 +313,15 @@ def find_move(
         if speed > 0 and stay_s > swap * (left_s + restart_s) / speed:
             return TO_ROOM
     return move
+
+
+@njit_internal
+def _present_speed(state: SimState, cluster: Cluster, jobs: Jobs, job: int, used: int) -> float:
+    """Speed of a running job: the nominal one, or the one measured if the rule measures."""
+    rate = float(state.progress[job, cols.RATE])
+    if state.setup[cols.SPEED_SOURCE] == rules.NOMINAL or rate == 0.0:
+        return gang_speed(state, cluster, jobs, job, used, False, True)
+    return rate
 
 
 @njit_internal

@@ -102,6 +102,12 @@ class GpuSchedulingSettings(Settings):
     backfill: bool = True  # False: a job that does not fit blocks those behind it
     interference: bool = True  # False: no slowdown by co-location or network
     stragglers: float = Field(default=0.1, ge=0)  # sigma of runtime noise; PAI's median
+    speeds: Literal["known", "hidden"] = "known"  # hidden: by job class and drifting, never shown
+    job_classes: Literal["visible", "hidden"] = "visible"  # to rules, if speeds are hidden
+    class_speeds: bool = True  # False: hidden speeds do not depend on the class
+    machine_drift: float = Field(default=0.25, ge=0)  # sigma of a machine's hidden log speed
+    rack_drift: float = Field(default=0.15, ge=0)  # likewise of a rack's
+    drift_hours: PositiveFloat = 6.0  # time constant of both
     preempt: bool = False  # True: agents may stop running jobs in favour of others
     # The rule that the agents' actions correct; None: their actions alone decide.
     guide: Literal["predicted-speed-price", "shockwave-speed-price"] | None = None

@@ -2,7 +2,8 @@
 
 At each event finished jobs leave first, then arrived jobs enter the queue, then a scheduling pass
 follows (`scheduling_pass.py`). Speeds are updated after the pass: if the speed of a job changed,
-its progress is saved and its end predicted again. No random number is drawn twice.
+its progress is saved and its end predicted again. Hidden speeds also change between events, unseen
+by policies. No random number is drawn twice.
 """
 
 import numpy as np
@@ -10,12 +11,14 @@ import numpy as np
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling import queues
 from loadmaster.envs.gpu_scheduling import state as cols
+from loadmaster.envs.gpu_scheduling.baselines import GIVEN, LAS, MEASURED
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
+from loadmaster.envs.gpu_scheduling.hidden_speeds import draw_drift, measure_speeds
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
-from loadmaster.envs.gpu_scheduling.keys import key_now
+from loadmaster.envs.gpu_scheduling.keys import first_key, key_now
 from loadmaster.envs.gpu_scheduling.placement import update_shapes
 from loadmaster.envs.gpu_scheduling.slowdown import current_colocation, gang_speed, runtime_noise
-from loadmaster.envs.gpu_scheduling.state import NONE, SimState, add_finished
+from loadmaster.envs.gpu_scheduling.state import NONE, SimState, add_finished, hides_speeds
 
 
 @compiled
@@ -29,18 +32,15 @@ def advance(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int) -> int
     if len(state.trace) > 0 and clock[cols.TRACE_ROWS] + len(state.rows) > len(state.trace):
         clock[cols.STATUS] = cols.GROW_TRACE  # the most that one event can record
         return cols.GROW_TRACE
-    when = np.inf
-    if clock[cols.NEXT_JOB] < len(jobs.arrival_s):
-        when = jobs.arrival_s[clock[cols.NEXT_JOB]]
-    if clock[cols.RUNNING] > 0:
-        when = min(when, state.finish_s[state.event_heap[0]])
-        if clock[cols.QUEUED] > 0:
-            when = min(when, times[cols.NEXT_REPLAN])
+    when = _next_event(state, jobs)
     if when == np.inf:
         clock[cols.STATUS] = cols.DONE
         return cols.DONE
     in_use = state.setup[cols.ALL_GPU] - clock[cols.FREE_GPU]
-    times[cols.GPU_S] += in_use / WHOLE * (when - times[cols.NOW])
+    began = times[cols.NOW]
+    if times[cols.NEXT_DRIFT] <= when:
+        when = _drift_to_event(state, cluster, jobs, when)
+    times[cols.GPU_S] += in_use / WHOLE * (when - began)
     times[cols.NOW] = when
     while clock[cols.RUNNING] > 0 and state.finish_s[state.event_heap[0]] <= when:
         job = state.event_heap[0]
@@ -48,19 +48,54 @@ def advance(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int) -> int
         state.progress[job, cols.LEFT_S] = 0.0
         state.progress[job, cols.FINISHED_S] = when
         clock[cols.FINISHED] += 1
-        run_s, everyone = state.progress[job, cols.RUN_S], len(state.user_history) - 1
-        add_finished(state.user_history, jobs.user[job], run_s)
-        add_finished(state.user_history, everyone, run_s)
+        if ordering >= LAS:  # the others predict nothing
+            run_s, everyone = state.progress[job, cols.RUN_S], len(state.user_history) - 1
+            add_finished(state.user_history, jobs.user[job], run_s)
+            add_finished(state.user_history, everyone, run_s)
     while (
         clock[cols.NEXT_JOB] < len(jobs.arrival_s) and jobs.arrival_s[clock[cols.NEXT_JOB]] <= when
     ):
         job = clock[cols.NEXT_JOB]
         clock[cols.NEXT_JOB] += 1
-        state.shapes[state.groups[state.jobs[job, cols.GROUP], cols.SHAPE], cols.ARRIVED] += 1
-        state.key[job] = key_now(state, jobs, ordering, job)
+        if ordering > GIVEN:
+            state.key[job] = key_now(state, jobs, ordering, job)
+        else:
+            state.key[job] = first_key(jobs, ordering, job)
         queues.enqueue(state, cluster, jobs, job)
+    if state.setup[cols.SPEED_SOURCE] == MEASURED:
+        measure_speeds(state, cluster, jobs)
     clock[cols.STATUS] = cols.DECIDE
     return cols.DECIDE
+
+
+@njit_inline
+def _next_event(state: SimState, jobs: Jobs) -> float:
+    """Time of the next arrival, end or replanning; infinity if there is none."""
+    clock, when = state.clock, np.inf
+    if clock[cols.NEXT_JOB] < len(jobs.arrival_s):
+        when = jobs.arrival_s[clock[cols.NEXT_JOB]]
+    if clock[cols.RUNNING] > 0:
+        when = min(when, state.finish_s[state.event_heap[0]])
+        if clock[cols.QUEUED] > 0:
+            when = min(when, state.times[cols.NEXT_REPLAN])
+    return when
+
+
+@njit_internal
+def _drift_to_event(state: SimState, cluster: Cluster, jobs: Jobs, when: float) -> float:
+    """Let hidden speeds drift until the next event; return its time, which depends on them."""
+    times = state.times
+    while times[cols.NEXT_DRIFT] <= when:
+        times[cols.NOW] = times[cols.NEXT_DRIFT]
+        draw_drift(state, cluster)
+        times[cols.NEXT_DRIFT] += cols.DRIFT_EVERY_S
+        for machine in range(len(state.machines)):
+            row = state.machines[machine, cols.FIRST]
+            while row != NONE:
+                _update_speed(state, cluster, jobs, state.rows[row, cols.JOB])
+                row = state.rows[row, cols.NEXT]
+        when = _next_event(state, jobs)
+    return when
 
 
 @njit_internal
@@ -75,6 +110,9 @@ def start(state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows: int) ->
         state.row_speed[row] = cluster.speed[machine] * runtime_noise(
             state.times[cols.SIGMA], state.setup[cols.SEED], job, machine
         )
+        if hides_speeds(state):
+            kind = cols.CLASS_FACTOR + state.jobs[job, cols.CLASS]
+            state.row_speed[row] *= state.factors[machine, kind]
         following = state.machines[machine, cols.FIRST]
         state.rows[row, cols.NEXT], state.rows[row, cols.BEFORE] = following, NONE
         if following != NONE:
@@ -154,6 +192,8 @@ def _allocate(
     if fraction > 0:
         state.machines[machine, cols.SHARERS] += count
         state.machines[machine, cols.SHARED] += count * fraction
+        if hides_speeds(state):
+            state.factors[machine, cols.CLASS_SHARERS + state.jobs[job, cols.CLASS]] += count
     if state.machines[machine, cols.IS_CHANGED] == 0:
         state.machines[machine, cols.IS_CHANGED] = 1
         state.machines[state.clock[cols.CHANGES], cols.CHANGED] = machine
@@ -168,7 +208,8 @@ def update_speeds(state: SimState, cluster: Cluster, jobs: Jobs) -> None:
         machine = state.machines[change, cols.CHANGED]
         state.machines[machine, cols.IS_CHANGED] = 0
         factor = current_colocation(state, cluster, machine)
-        if factor != state.factors[machine, cols.COLOCATION]:
+        # Hidden speeds also depend on the classes of the sharers.
+        if factor != state.factors[machine, cols.COLOCATION] or hides_speeds(state):
             state.factors[machine, cols.COLOCATION] = factor
         else:
             state.machines[change, cols.CHANGED] = NONE  # speeds are unaffected

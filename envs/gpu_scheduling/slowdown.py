@@ -4,9 +4,10 @@ import numpy as np
 
 from loadmaster.envs.compiled import njit_internal, splitmix64
 from loadmaster.envs.gpu_scheduling import state as cols
+from loadmaster.envs.gpu_scheduling.class_speeds import CLASSES
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
-from loadmaster.envs.gpu_scheduling.state import SimState
+from loadmaster.envs.gpu_scheduling.state import SimState, hides_speeds
 
 # Share of their speed that jobs on one GPU keep, by their combined use of it: measured means of the
 # ranges up to 40%, 60-80%, 80-90% and above 95%; linear between the middles of the ranges.
@@ -74,27 +75,54 @@ def colocation_with(
     return 1.0 - float(state.factors[machine, cols.SEVERITY]) * (1.0 - _kept_by_use(use))
 
 
+_LEAST_KEPT = 0.05  # share of its speed that no combination of classes falls below
+
+
+@njit_internal
+def kept_by_class(state: SimState, job: int, machine: int, kept: float, more: int) -> float:
+    """Share of its speed that a job's class keeps beside the sharers of a machine.
+
+    `kept` is that of all classes on average. `more` is the number of other instances of the job's
+    class that are not counted on the machine yet; -1 if the job itself is counted.
+    """
+    own = state.jobs[job, cols.CLASS]
+    factors, pairs = state.factors[machine], cols.CLASS_PAIRS + own * len(CLASSES)
+    others, severity = float(more), more * factors[pairs + own]
+    for kind in range(len(CLASSES)):
+        sharers = factors[cols.CLASS_SHARERS + kind]
+        others += sharers
+        severity += sharers * factors[pairs + kind]
+    if others <= 0.0:
+        return kept
+    return max(1.0 - (1.0 - kept) * severity / others, _LEAST_KEPT)
+
+
 @njit_internal
 def gang_speed(
     state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows: int, placed: bool, current: bool
 ) -> float:
     """Speed of the slowest instance in the job's first `rows` rows, reduced by the network.
 
-    `placed` uses the speeds of the rows, which include runtime noise, else those of the machines.
+    `placed` uses the true speeds of the rows, which include runtime noise, else the expected ones.
     `current` computes co-location from the present instances, else takes the last update.
     """
     first = state.jobs[job, cols.FIRST_ROW]
     rack = cluster.rack[state.rows[first, cols.MACHINE]]
     interference = state.setup[cols.INTERFERENCE] == 1
-    shares = interference and jobs.gpu[job] % WHOLE != 0
+    shares, hidden = interference and jobs.gpu[job] % WHOLE != 0, hides_speeds(state)
     slowest, one_rack = np.inf, True
     for row in range(first, first + rows):
         machine = state.rows[row, cols.MACHINE]
-        speed = state.row_speed[row] if placed else cluster.speed[machine]
-        if shares and current:
-            speed *= current_colocation(state, cluster, machine)
-        elif shares:
-            speed *= state.factors[machine, cols.COLOCATION]
+        speed = state.row_speed[row] if placed else state.factors[machine, cols.EXPECTED]
+        if shares:
+            kept = state.factors[machine, cols.COLOCATION]
+            if current:
+                kept = current_colocation(state, cluster, machine)
+            if placed and hidden:
+                kept = kept_by_class(state, job, machine, kept, -1)
+            speed *= kept
+        if placed:
+            speed *= state.factors[machine, cols.DRIFT]
         slowest = min(slowest, speed)
         one_rack = one_rack and cluster.rack[machine] == rack
     if interference and rows > 1:

@@ -11,6 +11,12 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling.baselines import PARAMETERS
+from loadmaster.envs.gpu_scheduling.class_speeds import (
+    CLASSES,
+    class_factors,
+    draw_classes,
+    pair_severities,
+)
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
@@ -23,7 +29,7 @@ NEVER = np.inf
 # `clock`: counters.
 STATUS, NEXT_JOB, QUEUED, RUNNING, FINISHED, WAITING_GROUPS, WAITING_SHAPES = 0, 1, 2, 3, 4, 5, 6
 CHANGES, STARTS, STAMP, EPOCHS, PREEMPTIONS, FREE_GPU, FREE_CPU, TRACE_ROWS = range(7, 15)
-CLOCK_SIZE = 15
+COUNTED, DRIFTS, CLOCK_SIZE = 15, 16, 17
 # NEXT_JOB        the next job to arrive
 # WAITING_GROUPS  groups with pending jobs: length of the list in column WAITING
 # WAITING_SHAPES  shapes with such groups: length of the list in column TRACKED
@@ -32,19 +38,28 @@ CLOCK_SIZE = 15
 # STAMP           number of the current pass over the machines, compared with VISITED
 # EPOCHS          scheduling passes so far
 # FREE_GPU/_CPU   free resources of the whole cluster, percent
+# COUNTED         jobs that ARRIVED counts; only FGD updates it
+# DRIFTS          changes of the hidden speeds so far
 
 DECIDE, DONE, GROW_TRACE = 1, 2, 3  # values of STATUS
 
 # `times`
-NOW, NEXT_REPLAN, GPU_S, SIGMA, RESTART_S, TIMES_SIZE = range(6)
+NOW, NEXT_REPLAN, GPU_S, SIGMA, RESTART_S, NEXT_DRIFT, DRIFT_KEPT = range(7)
+MACHINE_SIGMA, RACK_SIGMA, LAST_MEASURED, TIMES_SIZE = range(7, 11)
 # NEXT_REPLAN     next replanning of a time-driven policy; NEVER for the others
 # GPU_S           integral over time of the GPUs in use
 # SIGMA           of the lognormal runtime noise of a job on a machine
 # RESTART_S       work that a preempted job loses, in seconds at speed 1
+# NEXT_DRIFT      next change of the hidden speeds; NEVER if speeds are known
+# DRIFT_KEPT      share of a log speed that is left after a change
+# MACHINE_SIGMA   of the log speeds of machines, and RACK_SIGMA of racks
+# LAST_MEASURED   time of the last measurement of speeds
 
 # `setup`: constants of an episode.
-SEED, BACKFILL, INTERFERENCE, ALL_GPU, ALL_CPU, SETUP_SIZE = range(6)
+SEED, BACKFILL, INTERFERENCE, CLASSES_KNOWN, ALL_GPU, ALL_CPU, SPEED_SOURCE, SETUP_SIZE = range(8)
+# CLASSES_KNOWN   1: rules know the classes of jobs
 # ALL_GPU/_CPU    resources of the whole cluster, percent
+# SPEED_SOURCE    speeds that the rule expects: NOMINAL, MEASURED or TRUE of `baselines`
 
 # `progress`, one row per job.
 LEFT_S, SINCE_S, RATE, PLACED_S, FIRST_START_S, FINISHED_S, RUN_S, FEE, FEE_RATE = range(9)
@@ -58,10 +73,11 @@ PLACED_LEFT_S, BEST_RATE, PROGRESS_COLUMNS = 9, 10, 11
 # BEST_RATE       speed in the empty cluster; only for rules that use it, else 0
 
 # `jobs`, one row per job, and a last one that closes the ring of the queue.
-FIRST_ROW, ROWS_USED, GROUP, LATER, EARLIER, STARTED, JOB_COLUMNS = range(7)
+FIRST_ROW, ROWS_USED, GROUP, LATER, EARLIER, STARTED, CLASS, JOB_COLUMNS = range(8)
 # FIRST_ROW       first allocation row of the job; ROWS_USED of them are in use, 0 if it waits
 # LATER, EARLIER  links of the queue in order of arrival
 # STARTED         list of jobs, not indexed by job
+# CLASS           index in CLASSES; 0 if speeds are known
 
 # `rows`, one row per allocation.
 JOB, MACHINE, COUNT, NEXT, BEFORE, ROW_COLUMNS = range(6)
@@ -77,10 +93,21 @@ FIRST, WHOLE_GPUS, SHARERS, SHARED, VISITED, IS_CHANGED, CHANGED, MACHINE_COLUMN
 # CHANGED         list of machines, not indexed by machine
 
 # `factors`, one row per machine.
-COLOCATION, SEVERITY, SCORE = 0, 1, 2
+COLOCATION, SEVERITY, SCORE, EXPECTED, DRIFT, MACHINE_LOG, RACK_LOG, MEAN_LOG = range(8)
 # COLOCATION      share of their speed that sharers keep
 # SEVERITY        loss by sharing on this GPU type, relative to a V100
 # SCORE           scratch of placement rules: the lowest goes first, infinity is excluded
+# EXPECTED        speed of an instance that the rule expects; nominal, or of the present job
+# DRIFT           hidden factor of the speed, from MACHINE_LOG and RACK_LOG; 1 if speeds are known
+# MEAN_LOG        running mean of the measured speed relative to the expected one
+# Only if speeds are hidden, for each class of jobs:
+CLASS_FACTOR = 8
+CLASS_SHARERS = CLASS_FACTOR + len(CLASSES)
+CLASS_PAIRS = CLASS_SHARERS + len(CLASSES)
+HIDDEN_COLUMNS = CLASS_PAIRS + len(CLASSES) ** 2
+# CLASS_FACTOR    speed of the class, relative to the nominal one
+# CLASS_SHARERS   its instances that request a fraction of a GPU
+# CLASS_PAIRS     its loss beside each class, relative to the mean loss
 
 # `free` and `room`
 GPU, CPU = 0, 1
@@ -96,11 +123,15 @@ EACH_GPU, EACH_CPU, KIND, HOLDS, GROUPS, TRACKED, TRACKED_AT, ARRIVED, SHAPE_COL
 # HOLDS           instances that fit into the cluster now; updated only for tracked shapes
 # GROUPS          groups of this shape with pending jobs
 # TRACKED         list of shapes with such groups; TRACKED_AT the shape's index in it
-# ARRIVED         jobs of this shape that have arrived
+# ARRIVED         jobs of this shape among the first COUNTED
 
 # `user_history`, one row per user, and a last one for all.
 USER_DONE, USER_LOG_RUN = 0, 1
 # USER_LOG_RUN    mean of log(1 + minutes on machines) over the USER_DONE finished jobs
+# Only orderings that may predict run times keep these: LAS and those after it.
+MEASURED_LOG = 2
+# MEASURED_LOG    if speeds are hidden, two columns for each GPU type, by class instead of user if
+#                 classes are known: sum over time of the log of relative speeds, and that time
 
 # Columns of `trace` are those of `PlacementTrace`.
 
@@ -118,7 +149,7 @@ class SimState(NamedTuple):
     rows: Table  # (R, ROW_COLUMNS)
     row_speed: NDArray[np.float64]  # (R,) of an instance, without interference
     machines: Table  # (M, MACHINE_COLUMNS)
-    factors: NDArray[np.float64]  # (M, 3)
+    factors: NDArray[np.float64]  # (M, HIDDEN_COLUMNS), or CLASS_FACTOR if speeds are known
     free: Table  # (M, 2) GPU and CPU, percent
     groups: Table  # (N, GROUP_COLUMNS) of which G are in use
     shapes: Table  # (N, SHAPE_COLUMNS) of which S are in use
@@ -131,10 +162,11 @@ class SimState(NamedTuple):
     order_at: Table  # (N,) index of a job in `order`
     rack_fit: Table  # (racks,) scratch
     rule: NDArray[np.float64]  # parameters of the heuristic, as in `baselines.PARAMETERS`
-    user_history: NDArray[np.float64]  # (U + 1, 2) finished jobs
+    user_history: NDArray[np.float64]  # (U + 1, 2 or more) finished jobs, measured speeds
     trace: NDArray[np.float64]  # (rows, 5) finished allocations; no rows: not recorded
 
 
+DRIFT_EVERY_S = 600.0  # between changes of the hidden speeds
 REFERENCE_SHARED_SPEED = 0.66  # of a V100, for which the slowdown by combined use was measured
 
 
@@ -149,6 +181,8 @@ def new_state(
 ) -> SimState:
     """Create an empty cluster before the first arrival. `by_user`: group jobs by user as well."""
     count, machines = len(jobs.arrival_s), len(cluster.gpu_capacity)
+    hidden, types = settings.speeds == "hidden", len(settings.known_gpu_types)
+    users = max(int(jobs.user.max(initial=0)) + 1, len(CLASSES) if hidden else 0)
     rows = int(np.minimum(jobs.instances, machines).sum())
     state = SimState(
         clock=np.zeros(CLOCK_SIZE, np.int64),
@@ -161,30 +195,57 @@ def new_state(
         rows=np.full((rows, ROW_COLUMNS), NONE, np.int64),
         row_speed=np.zeros(rows),
         machines=np.zeros((machines, MACHINE_COLUMNS), np.int64),
-        factors=np.ones((machines, 3)),
+        factors=np.ones((machines, HIDDEN_COLUMNS if hidden else CLASS_FACTOR)),
         free=np.zeros((machines, 2), np.int64),
         groups=np.zeros((count, GROUP_COLUMNS), np.int64),
         shapes=np.zeros((count, SHAPE_COLUMNS), np.int64),
         heap=np.zeros(count, np.int64),
         event_heap=np.zeros(count, np.int64),
         place=np.zeros(count, np.int64),
-        user_use=np.zeros((int(jobs.user.max(initial=0)) + 1, 2), np.int64),
+        user_use=np.zeros((users, 2), np.int64),
         room=np.zeros((machines, 2), np.int64),
         order=np.zeros(count, np.int64),
         order_at=np.zeros(count, np.int64),
         rack_fit=np.zeros(int(cluster.rack.max()) + 1, np.int64),
         rule=np.zeros(len(PARAMETERS)),
-        user_history=np.zeros((int(jobs.user.max(initial=0)) + 2, 2)),
+        user_history=np.zeros((users + 1, MEASURED_LOG + (2 * types if hidden else 0))),
         trace=np.zeros((2 * rows + 64 if record else 0, 5)),
     )
-    state.setup[: INTERFERENCE + 1] = seed, settings.backfill, settings.interference
-    state.times[:] = 0.0, NEVER, 0.0, settings.stragglers, settings.restart_s
+    classes_known = settings.job_classes == "visible"
+    state.setup[:ALL_GPU] = seed, settings.backfill, settings.interference, classes_known
+    state.times[NEXT_REPLAN] = state.times[NEXT_DRIFT] = NEVER
+    state.times[SIGMA], state.times[RESTART_S] = settings.stragglers, settings.restart_s
+    if hidden:
+        _hide_speeds(state, settings, cluster, jobs)
     demand = jobs.instances, jobs.gpu, jobs.cpu, jobs.gpu_type  # the last is the primary key
     order = np.lexsort((jobs.user, *demand) if by_user else demand)
     kept = np.array([gpu.shared_speed for gpu in settings.known_gpu_types.values()])
     severities = (1 - kept) / (1 - REFERENCE_SHARED_SPEED)
     _fill_tables(state, cluster, jobs, severities, order, by_user)
     return state
+
+
+def _hide_speeds(
+    state: SimState, settings: GpuSchedulingSettings, cluster: Cluster, jobs: Jobs
+) -> None:
+    """Draw the classes of jobs, write their speeds, and let speeds drift from time 0 on."""
+    state.jobs[:-1, CLASS] = draw_classes(jobs, int(state.setup[SEED]))
+    state.times[NEXT_DRIFT] = 0.0
+    state.times[DRIFT_KEPT] = np.exp(-DRIFT_EVERY_S / (3600 * settings.drift_hours))
+    state.times[MACHINE_SIGMA] = settings.machine_drift
+    state.times[RACK_SIGMA] = settings.rack_drift
+    state.factors[:, CLASS_SHARERS:CLASS_PAIRS] = 0.0
+    if settings.class_speeds:
+        known = list(settings.known_gpu_types.values())
+        for machine, gpu_type in enumerate(cluster.gpu_type):
+            factors, gpu = state.factors[machine], known[gpu_type]
+            factors[CLASS_FACTOR:CLASS_SHARERS] = class_factors(gpu)
+            factors[CLASS_PAIRS:] = pair_severities(gpu).ravel()
+
+
+@njit_internal
+def hides_speeds(state: SimState) -> bool:
+    return bool(state.factors.shape[1] > CLASS_FACTOR)
 
 
 @compiled
@@ -213,6 +274,9 @@ def _fill_tables(
         gpu, cpu = cluster.gpu_capacity[machine], cluster.cpu_capacity[machine]
         state.machines[machine, FIRST] = NONE
         state.factors[machine, SEVERITY] = severities[cluster.gpu_type[machine]]
+        state.factors[machine, EXPECTED] = cluster.speed[machine]
+        for column in (MACHINE_LOG, RACK_LOG, MEAN_LOG):
+            state.factors[machine, column] = 0.0
         state.free[machine, GPU], state.free[machine, CPU] = gpu, cpu
         state.clock[FREE_GPU] += gpu
         state.clock[FREE_CPU] += cpu

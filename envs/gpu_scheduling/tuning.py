@@ -96,6 +96,7 @@ def prepare(settings: GpuSchedulingSettings) -> TuningProblem[Baseline]:
     """Tune for the mean JCT, in seconds; the fee is kept beside it."""
     workload, cluster = load_workload(settings), build_cluster(settings)
     load = round(load_of(settings, workload, cluster), 4)
+    hidden = ", hidden speeds" if settings.speeds == "hidden" else ""
 
     def result(baseline: Baseline, seed: int) -> EpisodeResult:
         episode = build_episode(settings, seed, workload)
@@ -114,10 +115,11 @@ def prepare(settings: GpuSchedulingSettings) -> TuningProblem[Baseline]:
             fee=round(float(np.mean(fees)), 4),
             first_seed=seeds.start,
             seeds=len(seeds),
+            speeds=settings.speeds,
         )
 
     return TuningProblem(
-        conditions=f"{workload.name}, load {load:g}, {gpus_of(cluster)} GPUs",
+        conditions=f"{workload.name}, load {load:g}, {gpus_of(cluster)} GPUs{hidden}",
         candidates=lambda name: SPACES[name].candidates(BASELINES[name]),
         score=lambda baseline, seed: result(baseline, seed).mean_jct_s,
         better="lower",

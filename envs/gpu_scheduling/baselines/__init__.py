@@ -5,7 +5,7 @@ where no calibration does.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 # Ordering rules. GIVEN: by keys that the caller wrote into the state. The keys of the rules after
 # it change with time.
@@ -15,6 +15,8 @@ TIRESIAS, PREDICTED, GAVEL, THEMIS, SHOCKWAVE, SRSF = 7, 8, 9, 10, 11, 12
 # machines of a gang as a whole, apart from FGD.
 FIRST_FIT, BEST_FIT, WORST_FIT, LOAD_BALANCE, CONSOLIDATE, AFFINITY = 0, 1, 2, 3, 4, 5
 FGD, FASTEST, CHEAPEST, SPEED_PRICE = 6, 7, 8, 9
+# Speeds that rules expect: those of the GPU types, running means of measured ones, the true ones.
+NOMINAL, MEASURED, TRUE = 0, 1, 2
 
 # Columns of `SimState.rule`.
 PARAMETERS = (
@@ -55,6 +57,8 @@ class Ordering:
 class Baseline:
     """An ordering and a placement rule; `annealed`: plans are searched instead.
 
+    Expected speeds other than NOMINAL matter to placement rules that know speeds.
+
     Parameters that are not given are 0.
     """
 
@@ -64,15 +68,22 @@ class Baseline:
     placement: int
     annealed: bool = False
     parameters: Mapping[str, float] = field(default_factory=dict)
+    speeds: int = NOMINAL
+    tuned_as: str = ""  # baseline whose parameters it uses where it is not tuned itself
 
     @property
     def oracle(self) -> bool:
-        return self.ordering.oracle
+        return self.ordering.oracle or self.speeds == TRUE
 
     @property
     def values(self) -> tuple[float, ...]:
         """In the order of PARAMETERS."""
         return tuple(float(self.parameters.get(name, 0.0)) for name in PARAMETERS)
+
+
+def _at_intervals(summary: str, rule: int, **parameters: float) -> Ordering:
+    """Build a preemptive rule that replans at intervals."""
+    return Ordering(summary, rule, replans=True, at_intervals=True, parameters=parameters)
 
 
 ORDERINGS: dict[str, Ordering] = {
@@ -85,50 +96,32 @@ ORDERINGS: dict[str, Ordering] = {
     "tetris": Ordering(
         "best alignment with what is free, short work preferred (oracle)", TETRIS, oracle=True
     ),
-    "las": Ordering(
+    "las": _at_intervals(
         "least attained service in two queues, preemptive (2D-LAS, Tiresias)",
         LAS,
-        replans=True,
-        at_intervals=True,
-        parameters={"age": 1},  # of the predictions for migration
+        age=1,  # of the predictions for migration
     ),
 }
 # Preemptive rules with parameters.
 TUNED_ORDERINGS: dict[str, Ordering] = {
-    "tiresias": Ordering(
-        "2D-LAS with tuned queues, promotion and migration",
-        TIRESIAS,
-        replans=True,
-        at_intervals=True,
-        parameters={"threshold_gpu_s": 18_000, "age": 1},
+    "tiresias": _at_intervals(
+        "2D-LAS with tuned queues, promotion and migration", TIRESIAS, threshold_gpu_s=18_000, age=1
     ),
-    "predicted": Ordering(
+    "predicted": _at_intervals(
         "least predicted service left, from the user's finished jobs and the job's age",
-        PREDICTED,
-        replans=True,
-        at_intervals=True,
-        parameters={"size": 1, "age": 1, "stick": 0.2},
+        PREDICTED, size=1, age=1, stick=0.2,
     ),
-    "gavel": Ordering(
+    "gavel": _at_intervals(
         "least normalised throughput so far, in rounds (Gavel, without its linear program)",
-        GAVEL,
-        replans=True,
-        at_intervals=True,
-        parameters={"replan_s": 360, "age": 1, "stick": 0.2},
+        GAVEL, replan_s=360, age=1, stick=0.2,
     ),
-    "themis": Ordering(
+    "themis": _at_intervals(
         "highest predicted finish-time ratio, in leases (Themis, without its auction)",
-        THEMIS,
-        replans=True,
-        at_intervals=True,
-        parameters={"replan_s": 600, "age": 1, "stick": 0.2},
+        THEMIS, replan_s=600, age=1, stick=0.2,
     ),
-    "shockwave": Ordering(
+    "shockwave": _at_intervals(
         "predicted service left over finish-time ratio (Shockwave, without its market)",
-        SHOCKWAVE,
-        replans=True,
-        at_intervals=True,
-        parameters={"replan_s": 120, "size": 1, "age": 1, "fair": 1, "stick": 0.2},
+        SHOCKWAVE, replan_s=120, size=1, age=1, fair=1, stick=0.2,
     ),
     "srsf": Ordering(
         "shortest remaining service at the job's best speed, preemptive (oracle)",
@@ -137,7 +130,7 @@ TUNED_ORDERINGS: dict[str, Ordering] = {
         replans=True,
         parameters={"size": 1, "stick": 0.2, "migrate": 1.2},
     ),
-}
+}  # fmt: skip
 PLACEMENTS: dict[str, tuple[str, int]] = {
     "first-fit": ("the first machine with room", FIRST_FIT),
     "best-fit": ("the machine with the fewest idle GPUs", BEST_FIT),
@@ -171,6 +164,22 @@ def _combined(
     return found
 
 
+def _with_speeds(*names: str) -> dict[str, Baseline]:
+    """The named orderings with `speed-price`, by measured and by true speeds."""
+    known = (
+        ("measured-speeds", "running means of measured speeds", MEASURED),
+        ("true-speeds", "true speeds (oracle of speeds)", TRUE),
+    )
+    nominal = _combined(TUNED_ORDERINGS | ORDERINGS, AWARE_PLACEMENTS, "speed-price")
+    found = {}
+    for first in names:
+        like = nominal[f"{first}-speed-price"]
+        for second, summary, speeds in known:
+            name, words = f"{first}-{second}", f"{like.summary}, by {summary}"
+            found[name] = replace(like, name=name, summary=words, speeds=speeds, tuned_as=like.name)
+    return found
+
+
 MOSA = "mosa"
 _UNPREDICTED = {name: ORDERINGS[name] for name in ("fifo", "las")}
 BASELINES: dict[str, Baseline] = {
@@ -186,4 +195,5 @@ BASELINES: dict[str, Baseline] = {
     **_combined(_UNPREDICTED, AWARE_PLACEMENTS, "cheapest", "fgd"),
     **_combined({"tiresias": TUNED_ORDERINGS["tiresias"]}, PLACEMENTS, "consolidate"),
     **_combined(TUNED_ORDERINGS, AWARE_PLACEMENTS, "speed-price"),
+    **_with_speeds("las", "predicted"),
 }

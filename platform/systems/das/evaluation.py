@@ -7,7 +7,12 @@ from typing import Any
 import numpy as np
 
 from loadmaster.envs.compiled import cache_folder
-from loadmaster.envs.gpu_scheduling.baselines import BASELINES, ORDERINGS, TUNED_ORDERINGS
+from loadmaster.envs.gpu_scheduling.baselines import (
+    BASELINES,
+    ORDERINGS,
+    TRUE,
+    TUNED_ORDERINGS,
+)
 from loadmaster.envs.gpu_scheduling.calibration import tuned_baseline
 from loadmaster.envs.gpu_scheduling.cluster import build_cluster
 from loadmaster.envs.gpu_scheduling.describe import changed_settings, describe_episode
@@ -76,10 +81,13 @@ def tuned_parameters(settings: GpuSchedulingSettings, workload: Workload) -> dic
 
 
 def oracles(settings: GpuSchedulingSettings) -> frozenset[str]:
-    """Baselines that use durations, unless all policies may."""
-    if settings.durations == "known":
-        return frozenset()
-    return frozenset(name for name, baseline in BASELINES.items() if baseline.oracle)
+    """Baselines that use durations, unless all policies may, and those that use true speeds."""
+    unknown = settings.durations == "unknown"
+    return frozenset(
+        name
+        for name, baseline in BASELINES.items()
+        if baseline.speeds == TRUE or (unknown and baseline.ordering.oracle)
+    )
 
 
 def columns(result: EpisodeResult) -> adapters.JobColumns:

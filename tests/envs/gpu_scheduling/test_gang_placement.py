@@ -59,6 +59,21 @@ def test_speed_and_price_choose_the_machine(
     assert result.finish_s[0] == pytest.approx(100 / (0.4, 1.0)[machine])
 
 
+@pytest.mark.parametrize("name", ["fifo-fastest", "fifo-cheapest", "predicted-speed-price"])
+def test_gang_finds_its_type_in_a_rack_of_several(name: str) -> None:
+    """Racks of a real cluster may be mixed; the V100 in front holds nothing of the gang."""
+    settings = GpuSchedulingSettings(machines=(V100, T4), stragglers=0)
+    cluster = build_cluster(settings)
+    cluster = cluster._replace(rack=np.zeros_like(cluster.rack))
+    jobs = jobs_of([job(0, 100, instances=2)])
+    jobs = jobs._replace(gpu_type=np.full(1, cluster.gpu_type[1]))
+    episode = Episode(cluster, jobs, 0)
+    state = run_rule(settings, episode, BASELINES[name], record=True)
+    result = episode_result(state, *episode[:2], name, 0)
+    assert machines_of(result, 0) == [1]
+    assert result.finish_s[0] == pytest.approx(100 / 0.4)
+
+
 def test_gang_prefers_one_slow_machine_to_two_fast_ones_if_it_communicates_much() -> None:
     """Spread over two V100s in a rack it keeps 1 / (1 + comm): 0.56 at 0.8, against 0.76."""
     fast, slow = machines(2, 2, "V100"), machines(1, 4, "P100")
