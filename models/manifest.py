@@ -180,14 +180,19 @@ def training_environment(manifest: Manifest, kind: type[SettingsType]) -> Settin
         raise InputError(reason) from None
 
 
+def mixture_size(manifest: Manifest) -> int:
+    """Number of settings that the policy was trained on in turn; 0: on a single one."""
+    config = manifest.trained.get("config")
+    mixture = config.get("mixture") if isinstance(config, Mapping) else None
+    return len(mixture) if isinstance(mixture, list) else 0
+
+
 def describe_training(
     manifest: Manifest, kind: type[SettingsType], words: Callable[[SettingsType], str]
 ) -> str:
     """Describe the training environment by `words`, also where its settings are unknown here."""
-    config = manifest.trained.get("config")
-    mixture = config.get("mixture") if isinstance(config, Mapping) else None
-    if isinstance(mixture, list) and mixture:
-        return f"a mixture of {len(mixture)} settings"
+    if members := mixture_size(manifest):
+        return f"a mixture of {members} settings"
     try:
         return words(training_environment(manifest, kind))
     except InputError:

@@ -12,7 +12,12 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.describe import describe_episode
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.settings import Settings
-from loadmaster.models.manifest import Manifest, describe_training, training_environment
+from loadmaster.models.manifest import (
+    Manifest,
+    describe_training,
+    mixture_size,
+    training_environment,
+)
 
 # Settings that count least in `distance`.
 MINOR_SETTINGS = ("workload", "arrivals", "backfill", "interference", "jct_weight", "fee_weight")
@@ -82,13 +87,15 @@ def _describe(settings: GpuSchedulingSettings) -> str:
 def distance(manifest: Manifest, settings: GpuSchedulingSettings) -> tuple[float, ...]:
     """Distance of `settings` from those of the training; the smaller tuple is nearer.
 
-    Compared in this order: whether durations are known, number of GPUs, load, minor settings.
+    Compared in this order: whether the policy was trained on a mixture, whether durations are
+    known, number of GPUs, load, minor settings.
     """
     try:
         own = training_settings(manifest)
     except InputError:
         return (math.inf,)
     return (
+        not mixture_size(manifest),
         own.durations != settings.durations,
         abs(math.log(_gpus(own) / _gpus(settings))),
         abs(math.log(own.offered_load / settings.offered_load)),

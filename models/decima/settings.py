@@ -11,7 +11,12 @@ from loadmaster.envs.dag_scheduling.describe import describe_episode
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
-from loadmaster.models.manifest import Manifest, describe_training, training_environment
+from loadmaster.models.manifest import (
+    Manifest,
+    describe_training,
+    mixture_size,
+    training_environment,
+)
 
 # Settings of least weight in `distance`.
 MINOR_SETTINGS = ("workload", "total_executors", "interpolation", "warmup_s", "jobs_at_start")
@@ -62,8 +67,9 @@ def _in_words(settings: DagSchedulingSettings) -> str:
 def distance(manifest: Manifest, settings: DagSchedulingSettings) -> tuple[float, ...]:
     """Distance of `settings` from those of the training; the smaller tuple is nearer.
 
-    Compared in this order: objective, kind of arrivals, cost of moving executors, executor
-    classes, interarrival time, number of minor settings that differ.
+    Compared in this order: objective, whether both have several executor classes, whether the
+    policy was trained on a mixture, kind of arrivals, cost of moving executors, executor classes,
+    interarrival time, number of minor settings that differ.
     """
     try:
         own = training_settings(manifest)
@@ -74,6 +80,8 @@ def distance(manifest: Manifest, settings: DagSchedulingSettings) -> tuple[float
         gap = abs(math.log(_interarrival_s(own) / _interarrival_s(settings)))
     return (
         own.objective != settings.objective,
+        not (own.executor_classes and settings.executor_classes),
+        not mixture_size(manifest),
         own.arrivals != settings.arrivals,
         (own.moving_delay_s == 0) != (settings.moving_delay_s == 0),
         bool(own.executor_classes) != bool(settings.executor_classes),

@@ -36,7 +36,7 @@ class DecimaEndpoint(Endpoint[DecimaState, DecimaDecision, DecimaOutcome]):
 
     system = "decima"
     summary = "which stage of which job gets the free executors of a cluster, and how many"
-    pretrained = "decima-stream"
+    pretrained = "decima"
     rules = RULES
     state = DecimaState
     decision = DecimaDecision

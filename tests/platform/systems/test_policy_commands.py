@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
@@ -17,7 +18,9 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.gpu_scheduling.decision_state import PHASES
+from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import load_bundle
+from loadmaster.models.decima.settings import distance
 from loadmaster.platform.systems.bundle_ref import best_pretrained, find_policy
 from loadmaster.platform.systems.policies import spread
 from tests.bundles import make_bundle, make_run
@@ -77,6 +80,26 @@ def test_nearest_pretrained_policy_that_is_whole_is_chosen(pretrained: Path) -> 
         assert best_pretrained(decima, settings).folder.name == f"decima-{name}", values
     (pretrained / "decima-batch" / "manifest.json").write_text("{")
     assert best_pretrained(decima, DagSchedulingSettings()).folder.name != "decima-batch"
+
+
+def test_policy_of_a_mixture_is_nearest_but_for_another_objective_or_several_classes() -> None:
+    classes = [{"count": 2}, {"count": 2, "memory": 0.5}]
+    trained: dict[str, dict[str, Any]] = {
+        "general": {"environment": {}, "config": {"mixture": [{"jobs": 3}]}},
+        "batch": {"environment": {}},
+        "makespan": {"environment": {"objective": "makespan"}},
+        "classes": {"environment": {"executor_classes": classes}},
+    }
+    manifests: Any = {name: SimpleNamespace(trained=each) for name, each in trained.items()}
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "general"),
+        ({"arrivals": "poisson", "load": 0.3}, "general"),
+        ({"objective": "makespan"}, "makespan"),
+        ({"executor_classes": classes}, "classes"),
+    ]
+    for values, expected in cases:
+        settings = build_settings(DagSchedulingSettings, values)
+        assert min(manifests, key=lambda name: distance(manifests[name], settings)) == expected
 
 
 def test_evaluate_compares_learned_policies(here: Path, pretrained: Path, cli: Cli) -> None:

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 import torch
 
+from loadmaster.envs.dag_scheduling.episode import run_episode
+from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.models.bundle import load_bundle
 from loadmaster.platform.rl.rollout import Recording, RolloutSpec
 from loadmaster.platform.systems.decima.rollout import DecimaEngine
 from loadmaster.platform.systems.decima.training import RECIPE, DecimaTraining
+from loadmaster.platform.training.mixture import mixed_settings
 from loadmaster.platform.training.trainer import Trainer, starting_weights
 from tests.bundles import make_bundle
 
@@ -152,3 +155,37 @@ def test_evolution_resumes(start: Start, tmp_path: Path, prior: dict[str, float]
     assert changed == parts
     assert row["decisions"] > 0
     assert row["rollouts"] == 6 * config.rollouts.sequences
+
+
+MIXTURE = ({"jobs": 2}, {"executors": 8}, {"arrivals": "poisson", "load": 0.5})
+
+
+def test_costs_of_a_mixture_are_relative_to_the_rule() -> None:
+    config = tiny(prior={"scale": 0.18363, "stay": 1.4}).model_copy(update={"mixture": MIXTURE})
+    assert RECIPE.metric(config).name == "relative_cost"
+    costs = RECIPE.baselines(config, [4, 5, 6])
+    assert costs["srpt-caps"] == pytest.approx(100)
+    members = mixed_settings(config.environment, MIXTURE)
+    settings = members[5 % 3]
+    fifo, rule = (
+        run_episode(name, settings, 5, load_workload(settings)).mean_jct_s
+        for name in ("fifo", "srpt-caps")
+    )
+    assert RECIPE.baselines(config, [5])["fifo"] == pytest.approx(100 * fifo / rule)
+
+
+def test_evolution_over_a_mixture_changes_the_weights_of_the_prior(start: Start) -> None:
+    search = {"weights": ["tilt_job", "tilt_key"], "population": 6, "spread": 0.5}
+    config = tiny(prior={"reach": 0.5}, method="evolution", evolution=search)
+    trainer = start(RECIPE, config.model_copy(update={"mixture": MIXTURE}))
+    before, row = trainer.weights(), row_of(trainer)
+    assert 50 < row["cost_mean"] < 200
+    after = trainer.weights()
+    changed = {name for name in before if (before[name] != after[name]).any()}
+    assert changed == {"tilt_job", "tilt_key"}
+
+
+def test_a_wrong_setting_of_a_mixture_is_named() -> None:
+    config = tiny().model_copy(update={"mixture": ({"executor": 3},)})
+    with pytest.raises(InputError, match="executor"):
+        RECIPE.check(config)
