@@ -19,6 +19,7 @@ from typing import Any
 from loadmaster.envs.calibration import Tuning, merge_entries
 from loadmaster.envs.settings import Settings
 from loadmaster.models.files import atomic_folder, atomic_text_file
+from loadmaster.models.manifest import mixture_size
 from loadmaster.platform.evaluation import adapters, calibration, comparison, files
 from loadmaster.platform.fitting.trace import UserTrace
 from loadmaster.platform.systems.bundle_ref import BundleRef, find_policy
@@ -29,6 +30,7 @@ CALIBRATION_SEEDS = 8
 ITERATIONS = 1_000_000  # the time limit ends the training
 VALIDATION = {"every": 5, "sequences": 16}
 RATE_FACTOR, RATE_ITERATIONS = 4, 60  # of the learning rate, which falls to its usual end
+SEARCH_SEQUENCES = 12  # per generation of evolution
 PARTS = ("train", "test")
 
 
@@ -116,21 +118,42 @@ def training_values(
     workers: int,
     reference: float,
 ) -> dict[str, Any]:
-    """The system's own settings of training, from the shipped policy; `reference` as below."""
+    """The system's own settings of training, from the shipped policy; `reference` as below.
+
+    A policy of a mixture keeps what all its settings had in common, and goes on by evolution if it
+    was made so: from a rule, gradients of few minutes gain nothing.
+    """
+    rollouts: dict[str, Any] = {"workers": workers}
+    common, search = _of_mixture(start)
+    if search:
+        rollouts["sequences"] = SEARCH_SEQUENCES
     learning = {
         "warm_start": str(start.folder.absolute()),
         "iterations": ITERATIONS,
         "minutes": minutes,
         **recipe.learning.finetuning,
         **_adjusted(recipe.config_class().training, start, reference),
+        **search,
     }
     return {
-        "environment": dict(environment),
+        "environment": {**common, **environment},
         "network": start.manifest.network,
-        "rollouts": {"workers": workers},
+        "rollouts": rollouts,
         "training": learning,
         "validation": VALIDATION,
     }
+
+
+def _of_mixture(start: BundleRef) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Common settings of the environment, and those of a search by evolution; empty if neither."""
+    trained = start.manifest.trained
+    if not mixture_size(start.manifest):
+        return {}, {}
+    learning = trained["config"].get("training") or {}
+    common = dict(trained.get("environment") or {})
+    if learning.get("method") != "evolution":
+        return common, {}
+    return common, {"method": "evolution", "evolution": learning["evolution"]}
 
 
 def _adjusted(default: BaseLearning, start: BundleRef, reference: float) -> dict[str, Any]:

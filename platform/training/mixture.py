@@ -44,4 +44,4 @@ class Mixture(Generic[Member]):
         """A cost on a sequence in % of the rule's; the rule runs once for each sequence."""
         if sequence not in self._costs:
             self._costs[sequence] = self._reference(self.member(sequence), sequence)
-        return 100 * cost / self._costs[sequence]
+        return 100 * (cost / self._costs[sequence])

@@ -43,7 +43,7 @@ def test_fit_writes_all_parts(fitted: Path, trace: Path, cli: Cli) -> None:
     assert evaluation["settings"]["data"] == str(fitted / "workload" / "test")
     assert evaluation["settings"]["executors"] == 4
     assert evaluation["seeds"] == [0, 1, 2]
-    assert {"decima-stream", "decima-stream-fitted", "fair"} <= set(evaluation["policies"])
+    assert {"decima", "decima-fitted", "fair"} <= set(evaluation["policies"])
     assert (fitted / "results" / "summary.csv").is_file()
     assert record["recommendation"]["sentence"] in (fitted / "report.md").read_text()
     # Only the earlier jobs were tuned and trained on.
@@ -112,7 +112,7 @@ def test_gpu_trace_is_fitted_by_das(ray_session: None, tmp_path: Path, cli: Cli)
     output = tmp_path / "one"
     record = cli.json(f"fit {pai_file(tmp_path)} --output {output} {QUICK}")
     assert record["evaluation"]["environment"] == "gpu_scheduling"
-    assert {"das-small", "das-small-fitted"} <= set(record["evaluation"]["policies"])
+    assert {"das", "das-fitted"} <= set(record["evaluation"]["policies"])
     assert (output / "workload" / "test" / "jobs.csv").is_file()
 
 
