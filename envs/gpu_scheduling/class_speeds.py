@@ -52,7 +52,7 @@ _MEASURED_KEPT = {
 }
 _NOMINAL = np.log([GPU_TYPES[name].speed for name in _MEASURED_SPEEDS])  # ascending
 
-LOYALTY = 0.8  # share of a user's jobs that are of the user's main class
+MAIN_SHARE = 0.8  # share of a user's jobs that are of the user's main class
 _DRAW = 0xC1A55  # separates the draw of classes from the runtime noise
 
 
@@ -81,4 +81,4 @@ def draw_classes(jobs: Jobs, seed: int) -> NDArray[np.int64]:
     rng = np.random.default_rng((seed, _DRAW))
     main = rng.integers(len(CLASSES), size=int(jobs.user.max(initial=0)) + 1)
     other = rng.integers(len(CLASSES), size=len(jobs.user))
-    return np.where(rng.random(len(jobs.user)) < LOYALTY, main[jobs.user], other)
+    return np.where(rng.random(len(jobs.user)) < MAIN_SHARE, main[jobs.user], other)

@@ -16,7 +16,7 @@ from loadmaster.envs.gpu_scheduling.baselines import BASELINES
 from loadmaster.envs.gpu_scheduling.calibration import tuned_baseline
 from loadmaster.envs.gpu_scheduling.class_speeds import (
     CLASSES,
-    LOYALTY,
+    MAIN_SHARE,
     class_factors,
     draw_classes,
     pair_severities,
@@ -144,7 +144,7 @@ def test_users_tend_to_run_one_class() -> None:
     classes = draw_classes(jobs, SEED)
     assert np.array_equal(classes, draw_classes(jobs, SEED))
     assert not np.array_equal(classes, draw_classes(jobs, SEED + 1))
-    expected = LOYALTY + (1 - LOYALTY) / len(CLASSES)
+    expected = MAIN_SHARE + (1 - MAIN_SHARE) / len(CLASSES)
     for user in range(8):
         counts = np.bincount(classes[jobs.user == user], minlength=len(CLASSES))
         assert counts.max() / counts.sum() == pytest.approx(expected, abs=0.05)
