@@ -39,6 +39,9 @@ def test_settings_are_the_defaults(page: str) -> None:
 
 def test_named_configurations_are_valid(page: str, root: Path) -> None:
     named = re.findall(r"--config (\S+)", page)
-    assert [Path(each).name for each in named] == ["opening.yaml", "mappo.yaml"]
+    assert [Path(each).name for each in named] == ["general.yaml", "opening.yaml", "mappo.yaml"]
     for each in named:
-        check(build_settings(DasTraining, over_defaults(DasTraining(), read_config(root / each))))
+        values = read_config(root / each)
+        if "mixture" in values:  # traces are not shipped
+            values["mixture"] = [one for one in values["mixture"] if "workload" not in one]
+        check(build_settings(DasTraining, over_defaults(DasTraining(), values)))

@@ -52,7 +52,7 @@ class BundlePolicy:
 class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
     system = "das"
     summary = "GPU clusters: which jobs start on which machines, and which running ones stop"
-    pretrained = "das"
+    pretrained = "das-small"
     rules = RULES
     state = DasState
     decision = DasDecision
