@@ -263,62 +263,58 @@ def _placing(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]
     return situation, Explanation(summary, choices, others), record
 
 
-def _reconsidering(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]]:
-    """All jobs by priority, and which is stopped for which."""
-    running, name = context.is_running, context.job_name
-    jobs, stopped = context.rank_jobs(np.arange(len(running))), _stopped_for(context)
-    runs, waits = int(running.sum()), int((~running).sum())
+def _list_all(
+    context: DecisionContext, more: Callable[[int], dict[str, str]]
+) -> tuple[list[Option], dict[str, Any], dict[str, int]]:
+    """All jobs by priority: options with `more` details, a record, and how many are not listed."""
+    running = context.is_running
+    jobs = context.rank_jobs(np.arange(len(running)))
 
     def details(row: int) -> dict[str, str]:
         now = "runs" if running[row] else "waits"
-        return {**context.job_details(row, "here for, s"), "now": now}
+        return {**context.job_details(row, "here for, s"), "now": now, **more(row)}
 
-    options = jobs.options(name, details)
+    options = jobs.options(context.job_name, details)
     record = {
-        "jobs_running": runs,
-        "jobs_waiting": waits,
+        "jobs_running": int(running.sum()),
+        "jobs_waiting": int((~running).sum()),
         "jobs": jobs.records(
             lambda row: {"job": context.job_id(row), "running": bool(running[row])}
         ),
-        "stopped": [
-            {"job": context.job_id(row), "for": context.job_id(other)}
-            for row, other in stopped.items()
-        ],
     }
+    return options, record, {BY_PRIORITY: len(jobs.items) - len(options)}
+
+
+def _counts(record: Mapping[str, Any], what: str) -> str:
+    runs, waits = record["jobs_running"], record["jobs_waiting"]
+    return f"{runs + waits} jobs {what}, {runs} run, {waits} wait"
+
+
+def _reconsidering(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]]:
+    """All jobs by priority, and which is stopped for which."""
+    options, record, others = _list_all(context, lambda row: {})
+    name, stopped = context.job_name, _stopped_for(context)
+    record["stopped"] = [
+        {"job": context.job_id(row), "for": context.job_id(other)} for row, other in stopped.items()
+    ]
     parts = [f"{name(row)} is stopped for {name(other)}" for row, other in stopped.items()]
     if len(parts) > OPTIONS:
         parts[OPTIONS:] = [f"{len(parts) - OPTIONS} more are stopped"]
-    situation = f"{len(running)} jobs reconsidered, {runs} run, {waits} wait"
     summary = ", ".join(parts) or "no job is stopped"
-    others = {BY_PRIORITY: len(jobs.items) - len(options)}
-    return situation, Explanation(summary, {BY_PRIORITY: options}, others), record
+    explanation = Explanation(summary, {BY_PRIORITY: options}, others)
+    return _counts(record, "reconsidered"), explanation, record
 
 
 def _correcting(context: DecisionContext) -> tuple[str, Explanation, dict[str, Any]]:
     """All jobs by priority, and what the rule does with the corrected keys and values."""
-    running, name = context.is_running, context.job_name
-    jobs, (tables, decision) = context.rank_jobs(np.arange(len(running))), context.corrected()
-    runs, waits = int(running.sum()), int((~running).sum())
-
-    def details(row: int) -> dict[str, str]:
-        now = "runs" if running[row] else "waits"
-        rule = f"{context.rule_priority[row]:+.3f}"
-        return {**context.job_details(row, "here for, s"), "now": now, "by rule": rule}
-
-    options = jobs.options(name, details)
-    record = {
-        "jobs_running": runs,
-        "jobs_waiting": waits,
-        "jobs": jobs.records(
-            lambda row: {"job": context.job_id(row), "running": bool(running[row])}
-        ),
-        "started": [int(tables.jobs.job_id[job]) for job, _ in decision.start],
-        "stopped": [int(tables.jobs.job_id[job]) for job in decision.stop],
-    }
-    situation = f"{len(running)} jobs shown, {runs} run, {waits} wait"
-    others = {BY_PRIORITY: len(jobs.items) - len(options)}
-    summary = summarise(tables, decision)
-    return situation, Explanation(summary, {BY_PRIORITY: options}, others), record
+    options, record, others = _list_all(
+        context, lambda row: {"by rule": f"{context.rule_priority[row]:+.3f}"}
+    )
+    tables, decision = context.corrected()
+    record["started"] = [int(tables.jobs.job_id[job]) for job, _ in decision.start]
+    record["stopped"] = [int(tables.jobs.job_id[job]) for job in decision.stop]
+    explanation = Explanation(summarise(tables, decision), {BY_PRIORITY: options}, others)
+    return _counts(record, "shown"), explanation, record
 
 
 def _stopped_for(context: DecisionContext) -> dict[int, int]:
