@@ -1,7 +1,7 @@
 """Speed of AWARE: rollouts beside RLlib's own runner, decisions beside the rule, training.
 
-Rollouts are timed by turns (platform/bench/measurements.py), both in the same compiled vector
-environment. Untrained weights take the same time as trained ones.
+Rollouts and decisions are timed by turns, rollouts (platform/bench/measurements.py) both in the
+same compiled vector environment. Untrained weights take the same time as trained ones.
 """
 
 import time
@@ -134,29 +134,44 @@ def _margin_envs(training: AwareTraining, num_envs: int, **_: Any) -> MarginEnvs
 
 
 def single_decisions(size: BenchSize) -> Iterator[Figure]:
-    """Decisions of the policy in an episode, beside those of the rule without a network."""
+    """Decisions of the policy and of the rule without a network, by turns, each in an episode."""
+    pairs = islice(zip(_by_policy(size), _by_rule(size), strict=False), size.decisions)
+    spent, alone = zip(*pairs, strict=True)
+    yield from latency("aware/decision", spent, float(np.median(alone)), RULE_ALONE)
+
+
+def _by_policy(size: BenchSize) -> Iterator[float]:
+    """Milliseconds of each decision of an untrained policy."""
     training = size.training
     settings, setup = conditions_of(training.environment, training.loads)[0]
     policy = AwarePolicy(AwareNetwork(training.network), settings)
-    runner, spent = EpisodeRunner(settings, setup, 1), list[float]()
+    runner = EpisodeRunner(settings, setup, 1)
     steps = policy.steps(runner, nothing_known(policy.settings.context))
-    began = time.perf_counter()
-    for _, decision in islice(steps, size.decisions):
-        spent.append(1000 * (time.perf_counter() - began))
-        carry_out(setup.constants, runner.episode.state, decision.plan)
+    while True:
         began = time.perf_counter()
-    rule = size.training.network.rule
-    runner, alone = EpisodeRunner(settings, setup, 1), list[float]()
+        found = next(steps, None)
+        if found is None:
+            return
+        spent = 1000 * (time.perf_counter() - began)
+        carry_out(setup.constants, runner.episode.state, found[1].plan)
+        yield spent
+
+
+def _by_rule(size: BenchSize) -> Iterator[float]:
+    """Milliseconds of each decision of the rule."""
+    training, rule = size.training, size.training.network.rule
+    settings, setup = conditions_of(training.environment, training.loads)[0]
+    runner = EpisodeRunner(settings, setup, 1)
     estimates, app, tables = new_estimates(), blank_application(), scratch()
     begin_episode(estimates)
     constants, state, margins = setup.constants, runner.episode.state, Margins(*rule.margins)
-    while not runner.over and len(alone) < size.decisions:
+    while not runner.over:
         began = time.perf_counter()
         observe_step(constants, state, rule.gain, estimates, app, tables)
         plan_step(constants, state, margins, estimates, app, tables)
-        alone.append(1000 * (time.perf_counter() - began))
+        spent = 1000 * (time.perf_counter() - began)
         carry_out(constants, state, tables.plan)
-    yield from latency("aware/decision", spent, float(np.median(alone)), RULE_ALONE)
+        yield spent
 
 
 def training_steps(size: BenchSize) -> Iterator[Figure]:
