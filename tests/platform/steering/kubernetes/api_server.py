@@ -27,6 +27,7 @@ MPA = f"/apis/{API}/namespaces/shop/{PLURAL}/cart"
 DEPLOYMENT = "/apis/apps/v1/namespaces/shop/deployments/cart"
 PODS = "/api/v1/namespaces/shop/pods"
 LABELS = {"app": "cart"}
+DEADLINE_S = 60.0  # of clients: longer than this server is ever without a core
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 Json = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 
 from loadmaster.platform.steering.kubernetes.access import Access
 from loadmaster.platform.steering.kubernetes.client import KubernetesClient
-from tests.platform.steering.kubernetes.api_server import ApiServer, serving
+from tests.platform.steering.kubernetes.api_server import DEADLINE_S, ApiServer, serving
 
 Connect = Callable[[ApiServer], KubernetesClient]
 
@@ -19,7 +19,7 @@ def connect() -> Iterator[Connect]:
 
         def start(server: ApiServer) -> KubernetesClient:
             url = stack.enter_context(serving(server.handle))
-            client = KubernetesClient(Access(url, "secret"), deadline_s=2.0)
+            client = KubernetesClient(Access(url, "secret"), deadline_s=DEADLINE_S)
             stack.callback(client.close)
             return client
 

@@ -18,6 +18,7 @@ from loadmaster.platform.steering.kubernetes.access import (
 )
 from loadmaster.platform.steering.kubernetes.client import ApiError, KubernetesClient, path_of
 from tests.platform.steering.kubernetes.api_server import (
+    DEADLINE_S,
     DEPLOYMENT,
     PODS,
     Fault,
@@ -87,7 +88,7 @@ def test_rotated_token_is_read_again(tmp_path: Path) -> None:
     file.write_text("old\n")
     server.token = "old"
     with serving(server.handle) as url:
-        client = KubernetesClient(Access(url, token_file=file), deadline_s=2.0)
+        client = KubernetesClient(Access(url, token_file=file), deadline_s=DEADLINE_S)
         client.get(DEPLOYMENT)
         server.token = "new"
         with pytest.raises(SilentError):

@@ -17,7 +17,7 @@ from loadmaster.platform.steering.prometheus import Prometheus
 from loadmaster.platform.steering.recommenders import find_recommender
 from loadmaster.serving.systems.aware.examples import state_of
 from loadmaster.serving.systems.aware.rules import AwareRule
-from tests.platform.steering.kubernetes.api_server import MPA, serving
+from tests.platform.steering.kubernetes.api_server import DEADLINE_S, MPA, serving
 from tests.platform.steering.kubernetes.simulation import (
     WINDOW_S,
     SimulatedCluster,
@@ -42,8 +42,8 @@ class Steered:
         self.prometheus = SimulatedPrometheus(self.cluster)
         api_url = stack.enter_context(serving(self.cluster.handle))
         prometheus_url = stack.enter_context(serving(self.prometheus.handle))
-        client = KubernetesClient(Access(api_url, "secret"), deadline_s=2.0)
-        reader = MetricReader(Prometheus(prometheus_url, deadline_s=2.0), WINDOW_S)
+        client = KubernetesClient(Access(api_url, "secret"), deadline_s=DEADLINE_S)
+        reader = MetricReader(Prometheus(prometheus_url, deadline_s=DEADLINE_S), WINDOW_S)
         self.engine = MpaEngine(client, reader, "shop/cart", apply, lambda: self.cluster.now_s)
         self.steerer = Steerer(find_recommender([rule], ENDPOINT), apply)
 
