@@ -151,7 +151,8 @@ def test_evolution_resumes(start: Start, tmp_path: Path, prior: dict[str, float]
     resumed.restore(tmp_path / "saved")
     assert row_of(resumed) == row_of(trainer)
     changed = {name for name, table in trainer.weights().items() if (table != first[name]).any()}
-    parts = {"tilt_stage.weight", "tilt_limit.weight"} | ({"tilt_prior"} if prior else set())
+    parts = {"tilt_stage.weight", "tilt_limit.weight"}
+    parts |= {"tilt_prior", "tilt_job", "tilt_key"} if prior else set()
     assert changed == parts
     assert row["decisions"] > 0
     assert row["rollouts"] == 6 * config.rollouts.sequences
