@@ -15,6 +15,7 @@ from loadmaster.envs.gpu_scheduling.baselines import (
     DRF,
     FASTEST,
     NOMINAL,
+    PROCESS,
     REPLAN_S,
     SRSF,
     Baseline,
@@ -28,6 +29,7 @@ from loadmaster.envs.gpu_scheduling.placement import PlacementPreferences, no_pr
 from loadmaster.envs.gpu_scheduling.scheduling_pass import migrates, replan, run_scheduling_pass
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.simulator import advance
+from loadmaster.envs.gpu_scheduling.speed_process import begin_process
 from loadmaster.envs.gpu_scheduling.state import SimState, new_state, with_more_trace
 from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.envs.metrics import last_of_finished, mean_of_finished
@@ -150,6 +152,8 @@ def load_rule(
     knows = state.setup[cols.SPEED_SOURCE] == NOMINAL  # for the whole episode
     if knows and (ordering.rule == SRSF or baseline.placement >= FASTEST):
         _find_best_rates(state, cluster, jobs, no_preferences(jobs))
+    if state.setup[cols.SPEED_SOURCE] == PROCESS:
+        begin_process(state, cluster)
     if not ordering.at_intervals:
         return np.inf
     state.times[cols.NEXT_REPLAN] = 0.0

@@ -1,10 +1,12 @@
 """Run an episode decision by decision."""
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling.actions import apply_action
-from loadmaster.envs.gpu_scheduling.baselines import Baseline
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES, SPEED_SOURCES, Baseline
 from loadmaster.envs.gpu_scheduling.calibration import tuned_baseline
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.decision_state import (
@@ -40,9 +42,15 @@ def set_guide(
     state: SimState,
     decision: DecisionState,
 ) -> None:
-    """Let the actions correct the rule `settings.guide`, with its tuned parameters."""
+    """Let the actions correct the rule `settings.guide`, with its tuned parameters.
+
+    They are those of the same ordering by `settings.guide_speeds` if it is a rule of its own.
+    """
     if settings.guide is not None:
-        baseline = tuned_baseline(settings.guide, settings, workload)
+        own = settings.guide.replace("speed-price", f"{settings.guide_speeds}-speeds")
+        name = own if settings.speeds == "hidden" and own in BASELINES else settings.guide
+        baseline = tuned_baseline(name, settings, workload)
+        baseline = replace(baseline, speeds=SPEED_SOURCES[settings.guide_speeds])
         load_guide(settings, state, episode.cluster, episode.jobs, decision, baseline)
 
 

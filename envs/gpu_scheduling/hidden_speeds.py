@@ -8,16 +8,18 @@ import numpy as np
 
 from loadmaster.envs.compiled import njit_internal, normal, splitmix64
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.baselines import MEASURED, NOMINAL
+from loadmaster.envs.gpu_scheduling.baselines import MEASURED, NOMINAL, OPTIMISM, PROCESS
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.slowdown import gang_speed
+from loadmaster.envs.gpu_scheduling.speed_process import drift_process, observe_job, predicted_log
 from loadmaster.envs.gpu_scheduling.state import NONE, SimState
 
 _DRIFT = 1 << 40  # separates the drift from the runtime noise, whose keys are jobs
 _RACKS = 1 << 20  # likewise racks from machines
 
 _EVERY_S = 60.0  # at most one measurement in this time
+_PROCESS_EVERY_S = 300.0  # likewise of the process, whose update takes longer
 _MEMORY_S = 900.0  # of the mean of a machine
 _FORGET_S = 14_400.0  # likewise while no job runs on it
 _PRIOR_S = 600.0  # time at the nominal speed that counts in the mean of a class
@@ -56,6 +58,10 @@ def expect_speeds(state: SimState, cluster: Cluster, jobs: Jobs, job: int) -> No
         if source == MEASURED:
             mean = _measured_log(state, jobs, job, cluster.gpu_type[machine])
             factor = np.exp(mean + factors[cols.MEAN_LOG])
+        elif source == PROCESS:
+            row = _row_of(state, jobs, job)
+            mean, variance = predicted_log(state, cluster, row, machine)
+            factor = np.exp(mean + state.rule[OPTIMISM] * np.sqrt(variance))
         else:
             factor = factors[cols.CLASS_FACTOR + state.jobs[job, cols.CLASS]] * factors[cols.DRIFT]
         factors[cols.EXPECTED] = cluster.speed[machine] * factor
@@ -78,16 +84,36 @@ def _measured_log(state: SimState, jobs: Jobs, job: int, gpu_type: int) -> float
 
 @njit_internal
 def measure_speeds(state: SimState, cluster: Cluster, jobs: Jobs) -> None:
+    """Update what the rule knows of speeds by the progress of running jobs, at intervals."""
+    passed_s = state.times[cols.NOW] - state.times[cols.LAST_MEASURED]
+    by_process = state.setup[cols.SPEED_SOURCE] == PROCESS
+    if passed_s < (_PROCESS_EVERY_S if by_process else _EVERY_S):
+        return
+    state.times[cols.LAST_MEASURED] = state.times[cols.NOW]
+    if by_process:
+        _update_process(state, cluster, jobs, passed_s)
+    else:
+        _update_means(state, cluster, jobs, passed_s)
+
+
+@njit_internal
+def _update_process(state: SimState, cluster: Cluster, jobs: Jobs, passed_s: float) -> None:
+    drift_process(state, cluster, passed_s)
+    for place in range(state.clock[cols.RUNNING]):
+        job = state.event_heap[place]
+        seen_s = min(passed_s, state.times[cols.NOW] - state.progress[job, cols.PLACED_S])
+        if state.progress[job, cols.RATE] > 0.0 and seen_s > 0.0:  # else it has just started
+            observe_job(state, cluster, jobs, job, _row_of(state, jobs, job), seen_s)
+
+
+@njit_internal
+def _update_means(state: SimState, cluster: Cluster, jobs: Jobs, passed_s: float) -> None:
     """Add the progress of running jobs to the means by class and GPU type, and by machine.
 
     A job's speed is taken relative to the nominal one on its machines, co-location and network
     included; the rest is split between the class on the GPU type and the machine.
     """
     now = state.times[cols.NOW]
-    passed_s = now - state.times[cols.LAST_MEASURED]
-    if passed_s < _EVERY_S:
-        return
-    state.times[cols.LAST_MEASURED] = now
     for machine in range(len(state.factors)):
         state.factors[machine, cols.EXPECTED] = cluster.speed[machine]
     for machine in range(len(state.factors)):

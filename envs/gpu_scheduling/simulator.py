@@ -11,7 +11,7 @@ import numpy as np
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.gpu_scheduling import queues
 from loadmaster.envs.gpu_scheduling import state as cols
-from loadmaster.envs.gpu_scheduling.baselines import GIVEN, LAS, MEASURED
+from loadmaster.envs.gpu_scheduling.baselines import GIVEN, LAS, MEASURED, PROCESS
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
 from loadmaster.envs.gpu_scheduling.hidden_speeds import draw_drift, measure_speeds
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
@@ -62,7 +62,7 @@ def advance(state: SimState, cluster: Cluster, jobs: Jobs, ordering: int) -> int
         else:
             state.key[job] = first_key(jobs, ordering, job)
         queues.enqueue(state, cluster, jobs, job)
-    if state.setup[cols.SPEED_SOURCE] == MEASURED:
+    if state.setup[cols.SPEED_SOURCE] in (MEASURED, PROCESS):
         measure_speeds(state, cluster, jobs)
     clock[cols.STATUS] = cols.DECIDE
     return cols.DECIDE

@@ -98,6 +98,25 @@ def kept_by_class(state: SimState, job: int, machine: int, kept: float, more: in
 
 
 @njit_internal
+def instance_speed(
+    state: SimState, cluster: Cluster, job: int, row: int, placed: bool, shares: bool, current: bool
+) -> float:
+    """Speed of a job's instances in one row, without the network; `gang_speed` has the flags."""
+    machine = state.rows[row, cols.MACHINE]
+    speed = float(state.row_speed[row] if placed else state.factors[machine, cols.EXPECTED])
+    if shares:
+        kept = float(state.factors[machine, cols.COLOCATION])
+        if current:
+            kept = current_colocation(state, cluster, machine)
+        if placed and hides_speeds(state):
+            kept = kept_by_class(state, job, machine, kept, -1)
+        speed *= kept
+    if placed:
+        speed *= state.factors[machine, cols.DRIFT]
+    return speed
+
+
+@njit_internal
 def gang_speed(
     state: SimState, cluster: Cluster, jobs: Jobs, job: int, rows: int, placed: bool, current: bool
 ) -> float:
@@ -109,22 +128,12 @@ def gang_speed(
     first = state.jobs[job, cols.FIRST_ROW]
     rack = cluster.rack[state.rows[first, cols.MACHINE]]
     interference = state.setup[cols.INTERFERENCE] == 1
-    shares, hidden = interference and jobs.gpu[job] % WHOLE != 0, hides_speeds(state)
+    shares = interference and jobs.gpu[job] % WHOLE != 0
     slowest, one_rack = np.inf, True
     for row in range(first, first + rows):
-        machine = state.rows[row, cols.MACHINE]
-        speed = state.row_speed[row] if placed else state.factors[machine, cols.EXPECTED]
-        if shares:
-            kept = state.factors[machine, cols.COLOCATION]
-            if current:
-                kept = current_colocation(state, cluster, machine)
-            if placed and hidden:
-                kept = kept_by_class(state, job, machine, kept, -1)
-            speed *= kept
-        if placed:
-            speed *= state.factors[machine, cols.DRIFT]
+        speed = instance_speed(state, cluster, job, row, placed, shares, current)
         slowest = min(slowest, speed)
-        one_rack = one_rack and cluster.rack[machine] == rack
+        one_rack = one_rack and cluster.rack[state.rows[row, cols.MACHINE]] == rack
     if interference and rows > 1:
         slowest *= network_factor(jobs.comm[job], one_rack)
     return slowest

@@ -29,7 +29,7 @@ NEVER = np.inf
 # `clock`: counters.
 STATUS, NEXT_JOB, QUEUED, RUNNING, FINISHED, WAITING_GROUPS, WAITING_SHAPES = 0, 1, 2, 3, 4, 5, 6
 CHANGES, STARTS, STAMP, EPOCHS, PREEMPTIONS, FREE_GPU, FREE_CPU, TRACE_ROWS = range(7, 15)
-COUNTED, DRIFTS, CLOCK_SIZE = 15, 16, 17
+COUNTED, DRIFTS, COMPONENTS, CLOCK_SIZE = range(15, 19)
 # NEXT_JOB        the next job to arrive
 # WAITING_GROUPS  groups with pending jobs: length of the list in column WAITING
 # WAITING_SHAPES  shapes with such groups: length of the list in column TRACKED
@@ -40,6 +40,7 @@ COUNTED, DRIFTS, CLOCK_SIZE = 15, 16, 17
 # FREE_GPU/_CPU   free resources of the whole cluster, percent
 # COUNTED         jobs that ARRIVED counts; only FGD updates it
 # DRIFTS          changes of the hidden speeds so far
+# COMPONENTS      of the Gaussian process of speeds, in use
 
 DECIDE, DONE, GROW_TRACE = 1, 2, 3  # values of STATUS
 
@@ -59,7 +60,7 @@ MACHINE_SIGMA, RACK_SIGMA, LAST_MEASURED, TIMES_SIZE = range(7, 11)
 SEED, BACKFILL, INTERFERENCE, CLASSES_KNOWN, ALL_GPU, ALL_CPU, SPEED_SOURCE, SETUP_SIZE = range(8)
 # CLASSES_KNOWN   1: rules know the classes of jobs
 # ALL_GPU/_CPU    resources of the whole cluster, percent
-# SPEED_SOURCE    speeds that the rule expects: NOMINAL, MEASURED or TRUE of `baselines`
+# SPEED_SOURCE    speeds that the rule expects: NOMINAL, MEASURED, TRUE or PROCESS of `baselines`
 
 # `progress`, one row per job.
 LEFT_S, SINCE_S, RATE, PLACED_S, FIRST_START_S, FINISHED_S, RUN_S, FEE, FEE_RATE = range(9)
@@ -133,6 +134,13 @@ MEASURED_LOG = 2
 # MEASURED_LOG    if speeds are hidden, two columns for each GPU type, by class instead of user if
 #                 classes are known: sum over time of the log of relative speeds, and that time
 
+# `process`: covariances of the components of log speeds, and two more rows.
+PROCESS_MEAN, PROCESS_GAIN = -2, -1
+MOST_CLASSES = 256  # components of classes, or users, on GPU types; those of more are not learnt
+# PROCESS_MEAN    posterior means
+# PROCESS_GAIN    scratch
+# Components of machines come first, then of racks.
+
 # Columns of `trace` are those of `PlacementTrace`.
 
 
@@ -163,6 +171,8 @@ class SimState(NamedTuple):
     rack_fit: Table  # (racks,) scratch
     rule: NDArray[np.float64]  # parameters of the heuristic, as in `baselines.PARAMETERS`
     user_history: NDArray[np.float64]  # (U + 1, 2 or more) finished jobs, measured speeds
+    components: Table  # (U, types) component of a class, or user, on a GPU type
+    process: NDArray[np.float64]  # (components + 2, components), none if speeds are known
     trace: NDArray[np.float64]  # (rows, 5) finished allocations; no rows: not recorded
 
 
@@ -183,7 +193,8 @@ def new_state(
     count, machines = len(jobs.arrival_s), len(cluster.gpu_capacity)
     hidden, types = settings.speeds == "hidden", len(settings.known_gpu_types)
     users = max(int(jobs.user.max(initial=0)) + 1, len(CLASSES) if hidden else 0)
-    rows = int(np.minimum(jobs.instances, machines).sum())
+    rows, racks = int(np.minimum(jobs.instances, machines).sum()), int(cluster.rack.max()) + 1
+    components = machines + racks + MOST_CLASSES if hidden else 0
     state = SimState(
         clock=np.zeros(CLOCK_SIZE, np.int64),
         times=np.zeros(TIMES_SIZE),
@@ -206,9 +217,11 @@ def new_state(
         room=np.zeros((machines, 2), np.int64),
         order=np.zeros(count, np.int64),
         order_at=np.zeros(count, np.int64),
-        rack_fit=np.zeros(int(cluster.rack.max()) + 1, np.int64),
+        rack_fit=np.zeros(racks, np.int64),
         rule=np.zeros(len(PARAMETERS)),
         user_history=np.zeros((users + 1, MEASURED_LOG + (2 * types if hidden else 0))),
+        components=np.zeros((users if hidden else 0, types), np.int64),
+        process=np.zeros((components + 2 if hidden else 0, components)),
         trace=np.zeros((2 * rows + 64 if record else 0, 5)),
     )
     classes_known = settings.job_classes == "visible"

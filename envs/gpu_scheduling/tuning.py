@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from loadmaster.envs.calibration import ParameterSpace, Tuning, TuningProblem
-from loadmaster.envs.gpu_scheduling.baselines import BASELINES, SPEED_PRICE, Baseline
+from loadmaster.envs.gpu_scheduling.baselines import BASELINES, PROCESS, SPEED_PRICE, Baseline
 from loadmaster.envs.gpu_scheduling.calibration import (
     SHIPPED_PATH,
     Calibration,
@@ -82,6 +82,8 @@ def _space(name: str) -> ParameterSpace | None:
     """Parameters of a rule that have an effect; None if there are none."""
     baseline, ordering = BASELINES[name], name.split("-")[0]
     grid, own = _OWN.get(ordering, ({}, {}))
+    if baseline.speeds == PROCESS:
+        own = {**own, "optimism": (0, 0.25, 0.5, 0.75, 1)}
     if baseline.placement == SPEED_PRICE:
         return ParameterSpace(grid or _PLACE_GRID, {**own, **_PLACE})
     if ordering == "tiresias":

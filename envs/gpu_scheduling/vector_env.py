@@ -116,7 +116,7 @@ def _state_of(batch: BatchedState, i: int) -> SimState:
         s.machines[i], s.factors[i], s.free[i], s.groups[i, :jobs], s.shapes[i, :jobs],
         s.heap[i, :jobs], s.event_heap[i, :jobs], s.place[i, :jobs], s.user_use[i, :users],
         s.room[i], s.order[i, :jobs], s.order_at[i, :jobs], s.rack_fit[i], s.rule[i],
-        s.user_history[i, : users + 1], s.trace[i],
+        s.user_history[i, : users + 1], s.components[i, :users], s.process[i], s.trace[i],
     )  # fmt: skip
 
 

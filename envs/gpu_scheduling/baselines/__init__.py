@@ -15,16 +15,18 @@ TIRESIAS, PREDICTED, GAVEL, THEMIS, SHOCKWAVE, SRSF = 7, 8, 9, 10, 11, 12
 # machines of a gang as a whole, apart from FGD.
 FIRST_FIT, BEST_FIT, WORST_FIT, LOAD_BALANCE, CONSOLIDATE, AFFINITY = 0, 1, 2, 3, 4, 5
 FGD, FASTEST, CHEAPEST, SPEED_PRICE = 6, 7, 8, 9
-# Speeds that rules expect: those of the GPU types, running means of measured ones, the true ones.
-NOMINAL, MEASURED, TRUE = 0, 1, 2
+# Speeds that rules expect: those of the GPU types, running means of measured ones, the true ones,
+# and those of a Gaussian process of measured ones.
+NOMINAL, MEASURED, TRUE, PROCESS = 0, 1, 2, 3
+SPEED_SOURCES = {"nominal": NOMINAL, "measured": MEASURED, "process": PROCESS, "true": TRUE}
 
 # Columns of `SimState.rule`.
 PARAMETERS = (
     "replan_s", "threshold_gpu_s", "second", "promote", "size", "age", "fair", "stick", "migrate",
-    "swap", "price", "spread", "fit",
+    "swap", "price", "spread", "fit", "optimism",
 )  # fmt: skip
 REPLAN_S, THRESHOLD_GPU_S, SECOND, PROMOTE, SIZE, AGE, FAIR, STICK = range(8)
-MIGRATE, SWAP, PRICE, SPREAD, FIT = range(8, 13)
+MIGRATE, SWAP, PRICE, SPREAD, FIT, OPTIMISM = range(8, 14)
 # REPLAN_S         replanning interval; 0: the setting `replan_s`
 # THRESHOLD_GPU_S  attained service that separates the first two queues of 2D-LAS
 # SECOND           threshold of a third queue, in multiples of the first; 0: two queues
@@ -39,6 +41,7 @@ MIGRATE, SWAP, PRICE, SPREAD, FIT = range(8, 13)
 # PRICE            weight of the work per dollar, beside the speed
 # SPREAD           weight of the network's slowdown, beyond its effect on the speed
 # FIT              weight of the resources left over on the machine or rack
+# OPTIMISM         standard deviations of the process that are added to its expected log speeds
 
 
 @dataclass(frozen=True)
@@ -165,9 +168,10 @@ def _combined(
 
 
 def _with_speeds(*names: str) -> dict[str, Baseline]:
-    """The named orderings with `speed-price`, by measured and by true speeds."""
+    """The named orderings with `speed-price`, by speeds that are measured or true."""
     known = (
         ("measured-speeds", "running means of measured speeds", MEASURED),
+        ("process-speeds", "a Gaussian process of measured speeds", PROCESS),
         ("true-speeds", "true speeds (oracle of speeds)", TRUE),
     )
     nominal = _combined(TUNED_ORDERINGS | ORDERINGS, AWARE_PLACEMENTS, "speed-price")
