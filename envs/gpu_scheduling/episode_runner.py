@@ -44,13 +44,17 @@ def set_guide(
 ) -> None:
     """Let the actions correct the rule `settings.guide`, with its tuned parameters.
 
-    They are those of the same ordering by `settings.guide_speeds` if it is a rule of its own.
+    They are those of the same ordering by `settings.guide_speeds`, if that is a rule of its own.
     """
     if settings.guide is not None:
-        own = settings.guide.replace("speed-price", f"{settings.guide_speeds}-speeds")
-        name = own if settings.speeds == "hidden" and own in BASELINES else settings.guide
-        baseline = tuned_baseline(name, settings, workload)
-        baseline = replace(baseline, speeds=SPEED_SOURCES[settings.guide_speeds])
+        speeds = SPEED_SOURCES[settings.guide_speeds]
+        own = (
+            name
+            for name, one in BASELINES.items()
+            if one.tuned_as == settings.guide and one.speeds == speeds
+        )
+        baseline = tuned_baseline(next(own, settings.guide), settings, workload)
+        baseline = replace(baseline, speeds=speeds)
         load_guide(settings, state, episode.cluster, episode.jobs, decision, baseline)
 
 

@@ -111,8 +111,8 @@ class GpuSchedulingSettings(Settings):
     preempt: bool = False  # True: agents may stop running jobs in favour of others
     # The rule that the agents' actions correct; None: their actions alone decide.
     guide: Literal["predicted-speed-price", "shockwave-speed-price"] | None = None
-    # What that rule expects if speeds are hidden; true: an oracle.
-    guide_speeds: Literal["nominal", "measured", "process", "true"] = "process"
+    # Speeds that it expects if they are hidden; oracle: the true ones.
+    guide_speeds: Literal["nominal", "measured", "process", "oracle"] = "process"
     replan_s: PositiveFloat = 60.0  # replanning interval of time-driven heuristics
     restart_s: float = Field(default=60.0, ge=0)  # work a preempted job loses, at speed 1
 

@@ -18,7 +18,7 @@ FGD, FASTEST, CHEAPEST, SPEED_PRICE = 6, 7, 8, 9
 # Speeds that rules expect: those of the GPU types, running means of measured ones, the true ones,
 # and those of a Gaussian process of measured ones.
 NOMINAL, MEASURED, TRUE, PROCESS = 0, 1, 2, 3
-SPEED_SOURCES = {"nominal": NOMINAL, "measured": MEASURED, "process": PROCESS, "true": TRUE}
+SPEED_SOURCES = {"nominal": NOMINAL, "measured": MEASURED, "process": PROCESS, "oracle": TRUE}
 
 # Columns of `SimState.rule`.
 PARAMETERS = (

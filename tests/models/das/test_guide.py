@@ -69,6 +69,36 @@ def test_untrained_it_schedules_as_the_rule(name: str, guide: str) -> None:
         np.testing.assert_array_equal(found.trace.machine, expected.trace.machine)
 
 
+@pytest.mark.parametrize(
+    ("guide_speeds", "rule"),
+    [
+        ("nominal", PREDICTED),
+        ("measured", "predicted-measured-speeds"),
+        ("process", "predicted-process-speeds"),
+        ("oracle", "predicted-true-speeds"),
+    ],
+)
+def test_guide_expects_hidden_speeds_as_the_rule_does(guide_speeds: str, rule: str) -> None:
+    values = {"speeds": "hidden", "guide_speeds": guide_speeds, "jobs": 100, "load": 1.0}
+    settings = GpuSchedulingSettings.model_validate(values)
+    workload, policy = load_workload(settings), policy_of(network_of())
+    expected = run_episode(rule, settings, 1, workload)
+    np.testing.assert_array_equal(policy.run(settings, 1, workload).finish_s, expected.finish_s)
+
+
+def test_guide_without_rules_of_measured_speeds_expects_them_too() -> None:
+    values = {"speeds": "hidden", "jobs": 100, "load": 1.0}
+    nominal, process = (
+        GpuSchedulingSettings.model_validate({**values, "guide_speeds": one})
+        for one in ("nominal", "process")
+    )
+    workload, policy = load_workload(nominal), policy_of(network_of(), SHOCKWAVE)
+    expected = run_episode(SHOCKWAVE, nominal, 1, workload)
+    found, other = (policy.run(one, 1, workload) for one in (nominal, process))
+    np.testing.assert_array_equal(found.finish_s, expected.finish_s)
+    assert (other.finish_s != expected.finish_s).any()
+
+
 def test_rows_do_not_limit_the_rule() -> None:
     """Jobs beyond the rows of the observation are ordered, stopped and moved by the rule."""
     settings = GpuSchedulingSettings.model_validate(SETTINGS["heavy"])
