@@ -65,6 +65,19 @@ class MatrixRow:
         }
 
     @property
+    def oracle(self) -> str | None:
+        """The best oracle beside the policy; None if none took part."""
+        others = (name for name in self.comparison.policies if name != self.policy)
+        return next((name for name in others if name in self.comparison.oracles), None)
+
+    @cached_property
+    def oracle_difference(self) -> Difference | None:
+        """Of the best oracle from the best rule: how much there is to gain."""
+        if self.oracle is None:
+            return None
+        return self.comparison.difference(self.oracle, self.rule, self.metric)
+
+    @property
     def outcome(self) -> Outcome:
         """By the paired 95% interval of the difference; one seed, which has none, is a tie."""
         _, interval = self.difference.of(self.metric)
@@ -83,6 +96,7 @@ class MatrixSummary:
     difference: Summary
     secondary: dict[str, Summary]  # metric of most settings -> likewise
     best_rules: dict[str, int]  # rule -> in how many settings it is the best
+    oracle: Summary | None  # difference of the best oracle; None if a setting has none
 
 
 @dataclass(frozen=True)
@@ -116,6 +130,9 @@ class MatrixResult:
 
 def summarise_rows(rows: Sequence[MatrixRow]) -> MatrixSummary:
     counts = Counter(row.outcome for row in rows)
+    oracles = [
+        row.oracle_difference.of(row.metric)[0] for row in rows if row.oracle_difference is not None
+    ]
     secondary: dict[str, list[float]] = {}
     for row in rows:
         for metric, difference in row.secondary.items():
@@ -129,6 +146,7 @@ def summarise_rows(rows: Sequence[MatrixRow]) -> MatrixSummary:
             if 2 * len(values) > len(rows)
         },
         best_rules=dict(Counter(row.rule for row in rows).most_common()),
+        oracle=summarise(np.array(oracles)) if len(oracles) == len(rows) else None,
     )
 
 

@@ -101,13 +101,19 @@ def _signed(value: float, ends: Interval, metric: Metric) -> str:
 
 
 def sentences(result: MatrixResult) -> list[str]:
-    """The summary, groups, how often each rule is the best, what did not run, notes."""
+    """The summary, groups, how often each rule is the best, oracles, what did not run, notes."""
     lines = []
     if result.rows:
         lines.append(f"All: {_summary_text(result, result.summary)}")
         lines += [f"{name}: {_summary_text(result, own)}" for name, own in result.groups.items()]
         rules = result.summary.best_rules.items()
         lines.append(f"Best rule: {', '.join(f'{name} {count}' for name, count in rules)}")
+        if (oracle := result.summary.oracle) is not None:
+            overall = _signed(oracle.mean, oracle.interval, result.rows[0].metric)
+            lines.append(
+                f"Best oracle, which uses what no policy can know: {overall} on average against "
+                f"the best rule"
+            )
     if result.not_run:
         lines.append(f"Not run: {len(result.not_run)} ({', '.join(result.not_run)})")
     if any(len(row.entry.seeds) < FEW_SEEDS for row in result.rows):
@@ -200,6 +206,10 @@ def _row_record(row: MatrixRow) -> dict[str, Any]:
         "secondary": {
             metric.name: difference_record(found) for metric, found in row.secondary.items()
         },
+        "best_oracle": row.oracle,
+        "oracle_difference": None
+        if row.oracle_difference is None
+        else difference_record(row.oracle_difference),
         "policies": {
             name: summary_record(found[0]) for name, found in comparison.summaries.items()
         },
@@ -213,4 +223,5 @@ def _summary_record(summary: MatrixSummary) -> dict[str, Any]:
         "difference": summary_record(summary.difference),
         "secondary": {name: summary_record(own) for name, own in summary.secondary.items()},
         "best_rules": summary.best_rules,
+        "oracle": None if summary.oracle is None else summary_record(summary.oracle),
     }

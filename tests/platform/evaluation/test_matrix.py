@@ -126,6 +126,24 @@ def test_outcome(
     assert not rules & {policy, *changes.get("oracles", ())}
 
 
+def test_best_oracle_is_compared_with_the_best_rule(
+    machine: Path, cli: Cli, monkeypatch: Patch
+) -> None:
+    assert cli.json(COMMAND)["summary"]["oracle"] is None
+    adapter = example.varied(oracles=frozenset({"shortest"}))
+    monkeypatch.setattr(adapters, "find_adapter", lambda name: adapter)
+    command = COMMAND.replace("shortest", "arrival")
+    record, expected = cli.json(command), []
+    for name, jobs, seeds in (("few", 4, 6), ("some", 8, 5), ("many", 16, 6)):
+        row, drawn = record["settings"][name], range(30, 30 + seeds)
+        rule, oracle = jct("longest", jobs, drawn), jct("shortest", jobs, drawn)
+        expected.append(paired_difference(oracle, rule).percent)
+        assert (row["best_oracle"], row["best_rule"]) == ("shortest", "longest")
+        assert row["oracle_difference"]["percent"] == pytest.approx(expected[-1], abs=1e-6)
+    assert record["summary"]["oracle"]["mean"] == pytest.approx(np.mean(expected), abs=1e-6)
+    assert f"{np.mean(expected):+.1f}%" in cli(command).out.split("Best oracle")[1]
+
+
 def test_higher_can_be_better(machine: Path, cli: Cli, monkeypatch: Patch) -> None:
     reward = example.Metric(
         "reward", "reward", "", lambda e: -float(e.completion_s.mean()),
