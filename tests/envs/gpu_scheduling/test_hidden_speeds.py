@@ -37,7 +37,10 @@ from loadmaster.envs.settings import build_settings
 from tests.envs.gpu_scheduling.instances import job, jobs_of, machines, play
 from tests.envs.gpu_scheduling.test_calibration import kept_in
 
-PREDICTED = ("predicted-speed-price", "predicted-measured-speeds", "predicted-true-speeds")
+PREDICTED = (
+    "predicted-speed-price", "predicted-measured-speeds", "predicted-process-speeds",
+    "predicted-true-speeds",
+)  # fmt: skip
 SEED = 12
 
 
@@ -209,12 +212,13 @@ def test_running_means_find_the_speeds_of_classes(job_classes: str) -> None:
 def test_knowing_speeds_shortens_completion_times() -> None:
     settings = GpuSchedulingSettings(speeds="hidden", load=1.0)
     workload = load_workload(settings)
-    nominal, measured, true = (
+    nominal, measured, process, true = (
         np.mean([run_episode(name, settings, seed, workload).mean_jct_s for seed in range(20, 32)])
         for name in PREDICTED
     )
     assert true < 0.95 * nominal
     assert measured < nominal
+    assert true < process < 0.95 * nominal
 
 
 @pytest.mark.slow
