@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.compiled import compiled, njit_internal
 from loadmaster.envs.gpu_scheduling import state as cols
+from loadmaster.envs.gpu_scheduling.baselines import GIVEN
 from loadmaster.envs.gpu_scheduling.cluster import Cluster
-from loadmaster.envs.gpu_scheduling.decision_state import RUNNING_JOBS, DecisionState
+from loadmaster.envs.gpu_scheduling.decision_state import KEYED, RUNNING_JOBS, DecisionState
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
 from loadmaster.envs.gpu_scheduling.keys import key_now
 from loadmaster.envs.gpu_scheduling.queues import enqueue
@@ -33,6 +34,8 @@ class ClusterSnapshot(NamedTuple):
     places: NDArray[np.int64]  # (P, 3) allocations; those of a job are consecutive
     running: NDArray[np.int64]  # (R,) order of `DecisionState.running`
     kept: NDArray[np.float64]  # (M,) co-location factor when measured; nan: the present one
+    key: NDArray[np.float64]  # (N,) of the last decision; nan: the present one
+    correction: NDArray[np.float64]  # (N,) of a guide's key, as contained in `key`; nan: none yet
 
 
 @compiled
@@ -69,14 +72,43 @@ def state_from_snapshot(
         state.factors[machine, cols.COLOCATION] = now if np.isnan(kept) else kept
     for place in range(clock[cols.RUNNING]):
         _set_speed(state, cluster, jobs, state.event_heap[place], snapshot)
+    decision.counts[KEYED] = count
     for job in range(count):
         state.progress[job, cols.RUN_S] = snapshot.ran_s[job]
+        _load_key(state, jobs, decision, snapshot, ordering, job)
         if state.jobs[job, cols.ROWS_USED] == 0:
-            state.key[job] = key_now(state, jobs, ordering, job)
             enqueue(state, cluster, jobs, job)
     for place in range(len(snapshot.running)):
         decision.running[place] = snapshot.running[place]
     decision.counts[RUNNING_JOBS] = len(snapshot.running)
+
+
+@njit_internal
+def _load_key(
+    state: SimState,
+    jobs: Jobs,
+    decision: DecisionState,
+    snapshot: ClusterSnapshot,
+    ordering: int,
+    job: int,
+) -> None:
+    """Set the key of a job, and the correction with which it waits or started.
+
+    A pending job without correction is new, and so are those after it: their corrections are
+    undone.
+    """
+    pending = state.jobs[job, cols.ROWS_USED] == 0
+    key, correction = snapshot.key[job], snapshot.correction[job]
+    if pending and np.isnan(correction):
+        decision.counts[KEYED] = min(decision.counts[KEYED], job)
+    if not np.isnan(correction):
+        decision.start_priority[job] = correction
+        if pending and job > decision.counts[KEYED]:
+            key *= np.exp(correction)
+    if not np.isnan(key):
+        state.key[job] = key
+    elif pending or ordering > GIVEN:
+        state.key[job] = key_now(state, jobs, ordering, job)
 
 
 @njit_internal

@@ -216,15 +216,15 @@ class DecisionService:
             tenant.add_step(name, proposed.step)
         agrees = agreement = None
         if (other := proposed.decision) is not None:
-            agrees = other == decided.decision
             kind = self.endpoint.decision
             agreement = (
                 1.0
-                if agrees
+                if other == decided.decision
                 else self.endpoint.agreement(
                     kind.model_validate(decided.decision), kind.model_validate(other)
                 )
             )
+            agrees = agreement == 1.0
         return {
             "policy": {"name": routing.shadow.name, "version": routing.shadow.version},
             "decision": other,

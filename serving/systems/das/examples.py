@@ -18,6 +18,7 @@ from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.serving.systems.das import records
 from loadmaster.serving.systems.das.records import Ask
 from loadmaster.serving.systems.das.schema import DasState
+from loadmaster.serving.systems.das.snapshot import ranks_of
 
 
 def state_of(
@@ -97,11 +98,14 @@ def _past_of(
     names: list[str],
     ask: Ask,
 ) -> dict[str, Any]:
-    """Finished jobs of users, past speeds, and the order of running jobs if some are not observed.
+    """Finished jobs, ranks, past speeds, and the order of running jobs if some are not observed.
 
     Speeds of this event are included only if an earlier phase of it has noted them.
     """
     users, history = {}, []
+    done, log_run = state.user_history[-1, : columns.MEASURED_LOG].tolist()
+    all_users = records.Finished(jobs=int(done), mean_log_minutes=log_run)
+    ranks = ranks_of(state, decision_state, int(decision_state.counts[decisions.GUIDE]))
     for user in sorted(set(jobs.user[present].tolist())):
         done, log_run = decision_state.users[user].tolist()
         if done > 0:
@@ -114,7 +118,15 @@ def _past_of(
             history.append(records.Note(age_s=age_s, speeds=by_name))
     running = decision_state.running[: decision_state.counts[decisions.RUNNING_JOBS]]
     order = map(str, jobs.job_id[running]) if len(present) > len(decision_state.shown) else ()
-    return {"users": users, "history": tuple(history), "running_order": tuple(order)}
+    return {
+        "users": users,
+        "all_users": all_users,
+        "ranks": {
+            str(jobs.job_id[job]): records.Rank.model_validate(rank) for job, rank in ranks.items()
+        },
+        "history": tuple(history),
+        "running_order": tuple(order),
+    }
 
 
 @cache

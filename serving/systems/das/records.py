@@ -99,6 +99,18 @@ class Finished(Record):
     )
 
 
+class Rank(Record):
+    """Rank of a job under a rule that predicts run times, as the last decision left it."""
+
+    key: float = Field(ge=0, le=1e100, description="The lowest goes first; includes `correction`.")
+    correction: float | None = Field(
+        default=None,
+        ge=-50,
+        le=50,
+        description="Of the policy: the rule's key was divided by exp(correction). Null: none yet.",
+    )
+
+
 class Note(Record):
     """Speeds at an earlier decision."""
 

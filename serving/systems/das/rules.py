@@ -60,4 +60,5 @@ class DasRule:
             elif state.ask != "reconsidering":
                 run_scheduling_pass(*tables.simulation[:3], *by)
         decision = read_decision(tables)
-        return Proposal(to_schema(tables, decision), Explanation(summarise(tables, decision)))
+        found = to_schema(tables, decision, ordering.rule)
+        return Proposal(found, Explanation(summarise(tables, decision)))

@@ -27,6 +27,17 @@ class DasState(State):
     users: dict[Annotated[str, Field(max_length=100)], records.Finished] = Field(
         default={}, max_length=records.MOST_JOBS, description="Users' finished jobs, if known."
     )
+    all_users: records.Finished | None = Field(
+        default=None,
+        description="Finished jobs of all users together; default: of those in `users`.",
+    )
+    ranks: dict[records.Name, records.Rank] = Field(
+        default={},
+        max_length=records.MOST_JOBS,
+        description="`ranks` of the last decision, as it was. Between replannings jobs keep their "
+        "ranks, and a job keeps the correction with which it started until it has progressed. "
+        "Jobs that are not listed are new; finished ones are ignored.",
+    )
     history: tuple[records.Note, ...] = Field(
         default=(), max_length=64, description="Speeds at earlier decisions, the latest first."
     )
@@ -42,7 +53,8 @@ class DasState(State):
     ask: records.Ask = Field(
         default="event",
         description="event: place jobs, reconsider running ones if the policy does so, place "
-        "again. Or a single one of these phases.",
+        "again. Or a single one of these phases. A policy that corrects a rule, and a rule that "
+        "preempts, replan at `event`: send it once a minute, and `placing` at events between.",
     )
 
     @cached_property
@@ -83,6 +95,12 @@ class DasDecision(Record):
     start: tuple[Start, ...] = Field(max_length=records.MOST_JOBS)
     stop: tuple[records.Name, ...] = Field(default=(), max_length=records.MOST_JOBS)
     wait: int = Field(ge=0, description="Jobs that wait afterwards.")
+    ranks: dict[records.Name, records.Rank] = Field(
+        default={},
+        max_length=records.MOST_JOBS,
+        description="What the next decision needs to know of this one: send it with the next "
+        "state. Empty unless the policy corrects a rule, or is a rule that predicts run times.",
+    )
 
 
 class DasOutcome(Record):

@@ -1,22 +1,37 @@
 """Conversion between states and the environment's tables, so that both are decided by one code."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 
 import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.gpu_scheduling import decision_state as decisions
-from loadmaster.envs.gpu_scheduling.baselines import DRF
+from loadmaster.envs.gpu_scheduling.baselines import DRF, PREDICTED, SHOCKWAVE
 from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs
+from loadmaster.envs.gpu_scheduling.keys import LEAST_RESTARTS
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.envs.gpu_scheduling.snapshot import ClusterSnapshot, state_from_snapshot
-from loadmaster.envs.gpu_scheduling.state import NEVER, NEXT_REPLAN, SimState, new_state
+from loadmaster.envs.gpu_scheduling.state import (
+    FINISHED_S,
+    NEVER,
+    NEXT_JOB,
+    NEXT_REPLAN,
+    NOW,
+    PLACED_S,
+    RATE,
+    RESTART_S,
+    ROWS_USED,
+    SimState,
+    new_state,
+)
 from loadmaster.models.das.decision import ClusterTables, Decision, Placement
 from loadmaster.serving.systems.das import parsed_state as cols
-from loadmaster.serving.systems.das.records import Job
+from loadmaster.serving.systems.das.records import Job, Rank
 from loadmaster.serving.systems.das.schema import DasDecision, DasState
 
+# Ordering rules whose decisions depend on earlier keys, which do not contain the time of day.
+RANKED = (PREDICTED, SHOCKWAVE)
 # The phase of an event follows from the one before it.
 _PREVIOUS_PHASE = {
     "event": decisions.NOT_STARTED,
@@ -53,7 +68,8 @@ def tables_of(
     jobs = _jobs_of(columns)
     sim_state = new_state(settings, cluster, jobs, seed=0, by_user=ordering == DRF)
     decision_state = decisions.new_decision_state(settings, cluster, jobs)
-    snapshot = _snapshot(state, arrivals, columns, running, placed)
+    ranks = state.ranks if ordering in RANKED else {}
+    snapshot = _snapshot(state, arrivals, columns, running, placed, ranks)
     sim_state.rule[: len(parameters)] = parameters
     _load_users(state, sim_state)
     state_from_snapshot(sim_state, cluster, jobs, decision_state, snapshot, ordering)
@@ -70,8 +86,9 @@ def tables_of(
     )
 
 
-def to_schema(tables: ClusterTables, decision: Decision) -> DasDecision:
-    """The decision by names."""
+def to_schema(tables: ClusterTables, decision: Decision, ordering: int) -> DasDecision:
+    """The decision by names, and the ranks under that ordering rule."""
+    ranks = ranks_of(tables.state, tables.decision_state, ordering)
     # Validated in one go: building records one by one costs several times as much.
     return DasDecision.model_validate(
         {
@@ -87,8 +104,35 @@ def to_schema(tables: ClusterTables, decision: Decision) -> DasDecision:
             ],
             "stop": [tables.job_name(job) for job in decision.stop],
             "wait": decision.wait,
+            "ranks": {tables.job_name(job): rank for job, rank in ranks.items()},
         }
     )
+
+
+def ranks_of(
+    state: SimState, decision_state: decisions.DecisionState, ordering: int
+) -> dict[int, dict[str, float | None]]:
+    """Keys and corrections that the next decision depends on, by job.
+
+    Those of jobs that wait or have not progressed; of all if there are more than are observed.
+    """
+    if ordering not in RANKED:
+        return {}
+    arrived, counts = state.clock[NEXT_JOB], decision_state.counts
+    progress = state.progress[:arrived]
+    present = np.isnan(progress[:, FINISHED_S])
+    done_s = (state.times[NOW] - progress[:, PLACED_S]) * progress[:, RATE]
+    has_progressed = done_s >= LEAST_RESTARTS * state.times[RESTART_S]
+    if present.sum() <= len(decision_state.shown):
+        present &= (state.jobs[:arrived, ROWS_USED] == 0) | ~has_progressed
+    keyed = counts[decisions.KEYED] if counts[decisions.GUIDE] > 0 else 0
+    return {
+        job: {
+            "key": float(state.key[job]),
+            "correction": float(decision_state.start_priority[job]) if job < keyed else None,
+        }
+        for job in present.nonzero()[0].tolist()
+    }
 
 
 def _jobs_of(columns: NDArray[np.float64]) -> Jobs:
@@ -113,6 +157,7 @@ def _snapshot(
     columns: NDArray[np.float64],
     running: NDArray[np.int64],
     placed: dict[int, Placement],
+    ranks: Mapping[str, Rank],
 ) -> ClusterSnapshot:
     places = [
         (job, machine, count) for job, where in placed.items() for machine, count in where.items()
@@ -123,6 +168,12 @@ def _snapshot(
         running = running[np.array(turns).argsort(kind="stable")]
     nan = float("nan")
     kept = [nan if one.kept_speed is None else one.kept_speed for one in state.machines]
+    key, correction = np.full((2, len(arrivals)), nan)
+    if ranks:
+        for job, one in enumerate(arrivals):
+            if (rank := ranks.get(one.id)) is not None:
+                key[job] = rank.key
+                correction[job] = nan if rank.correction is None else rank.correction
     return ClusterSnapshot(
         ran_s=columns[cols.RAN_S],
         running_s=columns[cols.RUNNING_S],
@@ -130,6 +181,8 @@ def _snapshot(
         places=np.fromiter(chain.from_iterable(places), np.int64, 3 * len(places)).reshape(-1, 3),
         running=running,
         kept=np.array(kept),
+        key=key,
+        correction=correction,
     )
 
 
@@ -140,7 +193,9 @@ def _load_users(state: DasState, sim_state: SimState) -> None:
         if name in users:
             history[users[name]] = finished.jobs, finished.mean_log_minutes
     counts = [finished.jobs for finished in state.users.values()]
-    if sum(counts) > 0:
+    if state.all_users is not None:
+        history[-1] = state.all_users.jobs, state.all_users.mean_log_minutes
+    elif sum(counts) > 0:
         means = [finished.mean_log_minutes for finished in state.users.values()]
         history[-1] = sum(counts), np.average(means, weights=counts)
 

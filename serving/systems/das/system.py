@@ -46,13 +46,13 @@ class BundlePolicy:
         settings = self._settings[state.backfill]
         tables = tables_of(state, settings, ordering, values.tolist())
         decision, explanation = self.policy.decide(tables, _PHASES[state.ask])
-        return Proposal(to_schema(tables, decision), explanation)
+        return Proposal(to_schema(tables, decision, ordering), explanation)
 
 
 class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
     system = "das"
     summary = "GPU clusters: which jobs start on which machines, and which running ones stop"
-    pretrained = "das-small"
+    pretrained = "das"
     rules = RULES
     state = DasState
     decision = DasDecision
@@ -97,7 +97,8 @@ class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
             starts = tuple(start for start in starts if start.job not in stuck)
             stops = tuple(name for name in stops if name not in stuck)
             fitting = _fitting(state, starts, stops)
-        return DasDecision(start=fitting, stop=stops, wait=_waiting(state, fitting, stops))
+        wait = _waiting(state, fitting, stops)
+        return DasDecision(start=fitting, stop=stops, wait=wait, ranks=decision.ranks)
 
     def validate_decision(self, state: DasState, decision: DasDecision) -> str | None:
         jobs = state.parsed.jobs
@@ -123,7 +124,13 @@ class DasEndpoint(Endpoint[DasState, DasDecision, DasOutcome]):
         wait = _waiting(state, decision.start, decision.stop)
         if decision.wait != wait:
             return f"wait is {decision.wait}; expected {wait}"
+        if unknown := decision.ranks.keys() - jobs.keys():
+            return f"ranks: unknown job {min(unknown)!r}"
         return None
+
+    def agreement(self, decision: DasDecision, other: DasDecision) -> float:
+        """1 if both start and stop the same; ranks have no effect yet."""
+        return float(decision == other.model_copy(update={"ranks": decision.ranks}))
 
     def features(self, state: DasState) -> dict[str, float]:
         waiting = [job for job in state.jobs if not job.placements]

@@ -162,6 +162,8 @@ def load(
         places=np.array([[0, 0, 1], [1, 0, 1], [2, 0, 1], [2, 1, 1]]),
         running=np.array([2, 0, 1]),
         kept=np.array(kept),
+        key=np.full(4, NAN),
+        correction=np.full(4, NAN),
     )
     state_from_snapshot(state, CLUSTER, JOBS, decision, snapshot, FIFO)
     return state, decision

@@ -12,10 +12,12 @@ import pytest
 
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
 from loadmaster.models.bundle import load_bundle
+from loadmaster.models.das.policy import DasPolicy
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.serving.client import AsyncClient
 from loadmaster.serving.system import Endpoint, Policy, State
 from loadmaster.serving.systems.das.system import ENDPOINT as DAS
+from loadmaster.serving.systems.das.system import BundlePolicy
 from loadmaster.serving.systems.decima.system import ENDPOINT as DECIMA
 from tests.bundles import make_bundle
 from tests.serving.live import Live
@@ -40,8 +42,8 @@ class Recorded(NamedTuple):
 
 def record_das(episode: Iterable[das.Seen]) -> Iterator[Recorded]:
     for seen in episode:
-        read = partial(das.carried_out, seen.before)
-        yield Recorded(seen.asked, seen.kind, seen.after, read)
+        read = partial(das.outcome, seen.before)
+        yield Recorded(seen.asked, seen.kind, (seen.after, seen.ranks), read)
 
 
 def record_decima(episode: str, decide: decima.Decide) -> Iterator[Recorded]:
@@ -104,11 +106,17 @@ def test_decima_rule_equals_episode(rule: str, episode: str) -> None:
 
 PHASES = ("placing", "reconsidering", "placing again")
 EVENTS = (", ".join(PHASES), ", ".join(PHASES[1:]))
+GUIDED, REPLANS = PHASES[:2], PHASES[1:2]  # of a policy that corrects a rule
 
 
 @pytest.mark.parametrize(
     ("name", "episode", "skipped", "count", "kinds"),
     [
+        ("das", {"seed": 1, "load": 1.2}, 0, 690, GUIDED),
+        ("das", {"seed": 1, "load": 1.5, "backfill": False}, 0, 300, GUIDED),
+        ("das", {"seed": 1, "load": 1.2, "cluster": "medium"}, 150, 300, GUIDED),
+        ("das", {"seed": 1, "load": 4.0, "cluster": "large"}, 450, 60, GUIDED),
+        ("das", {"seed": 3, "load": 1.2}, 0, 300, REPLANS),
         ("das-small", {"seed": 1, "load": 1.2}, 0, 690, PHASES),
         ("das-medium", {"seed": 1, "load": 1.5}, 150, 400, PHASES),
         ("das-large", {"seed": 1, "load": 4.0}, 450, 60, PHASES[:2]),
@@ -121,7 +129,7 @@ def test_das_network_equals_episode(
     name: str, episode: dict[str, Any], skipped: int, count: int, kinds: tuple[str, ...]
 ) -> None:
     run = Episode(PRETRAINED / name, **episode).skip(skipped)
-    recorded = record_das(run.events() if kinds is EVENTS else run.moments())
+    recorded = record_das(run.events() if kinds in (EVENTS, REPLANS) else run.moments())
     found = compare(DAS, DAS.policy(PRETRAINED / name), recorded, count)
     assert min(found[kind] for kind in kinds) > 5, found
 
@@ -143,6 +151,18 @@ def test_other_das_networks_equal_episode(network: Any, settings: Any, tmp_path:
     phases = compare(DAS, policy, record_das(Episode(folder, seed=2).moments()), 120)
     assert phases["placing"] > 5, phases
     compare(DAS, policy, record_das(without_noise.events()), 80)
+
+
+@pytest.mark.parametrize("asks", ["moments", "events"])
+def test_corrected_rule_equals_episode_with_more_jobs_than_it_observes(asks: str) -> None:
+    trained = DasPolicy.load(PRETRAINED / "das")
+    observes = trained.trained_in.model_copy(update={"max_queue": 12})
+    run = Episode(PRETRAINED / "das", seed=5, load=1.5, max_queue=12).skip(100)
+    recorded = record_das(run.moments() if asks == "moments" else run.events())
+    kept = list(islice(recorded, 200))
+    compare(DAS, BundlePolicy(DasPolicy(trained.network, observes)), iter(kept), 200)
+    crowded = sum(len(one.state.jobs) > 12 and len(one.state.ranks) > 12 for one in kept)
+    assert crowded > 50
 
 
 @pytest.mark.parametrize("rule", DAS.rules)
@@ -176,7 +196,8 @@ async def decide_all(url: str, endpoint: Any, recorded: list[Recorded]) -> list[
 @pytest.mark.parametrize("endpoint", [DECIMA, DAS], ids=["decima", "das"])
 def test_decisions_over_http_equal_episode(live: Live, endpoint: Endpoint[Any, Any, Any]) -> None:
     if endpoint is DAS:
-        moments = (Episode(PRETRAINED / "das-small", n, load=1.2).moments() for n in range(100))
+        bundle = PRETRAINED / DAS.pretrained
+        moments = (Episode(bundle, n, load=1.2).moments() for n in range(100))
         states = record_das(chain.from_iterable(moments))
     else:
         states = record_decima("stream", trained_network(DECIMA.pretrained))

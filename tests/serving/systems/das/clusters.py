@@ -1,5 +1,6 @@
 """States for tests: records by hand, and random ones for property tests."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import strategies as st
@@ -26,8 +27,8 @@ def placements(on: On) -> list[Json]:
 
 
 @st.composite
-def states(draw: st.DrawFn) -> DasState:
-    """Running jobs are placed where they fit."""
+def states(draw: st.DrawFn, corrections: Sequence[float | None] = (None, 0.0)) -> DasState:
+    """Running jobs are placed where they fit. `corrections` are those of ranks."""
     machines: list[Json] = []
     for place in range(draw(st.integers(1, 6))):
         kind = draw(st.sampled_from(KINDS))
@@ -38,12 +39,18 @@ def states(draw: st.DrawFn) -> DasState:
     free = {m["name"]: [round(100 * m["gpus"]), round(100 * m["cpus"])] for m in machines}
     jobs = [_draw_job(draw, place, machines, free) for place in range(draw(st.integers(0, 12)))]
     names = st.sampled_from([m["name"] for m in machines])
+    names_of_jobs = st.sampled_from([*(one["id"] for one in jobs), "finished"])
+    rank = st.fixed_dictionaries(
+        {"key": st.floats(0, 1e9), "correction": st.sampled_from(corrections)}
+    )
     ages = sorted(draw(st.lists(st.floats(0, 4000), max_size=5)))
     speeds = st.dictionaries(names, st.floats(0, 3), max_size=4)
     return DasState.model_validate({
         "machines": machines, "jobs": jobs, "backfill": draw(st.booleans()),
         "history": [{"age_s": age, "speeds": draw(speeds)} for age in ages],
         "users": draw(st.sampled_from([{}, {"ann": {"jobs": 7, "mean_log_minutes": 3.1}}])),
+        "all_users": draw(st.sampled_from([None, {"jobs": 90, "mean_log_minutes": 2.5}])),
+        "ranks": draw(st.dictionaries(names_of_jobs, rank, max_size=8)),
         "ask": draw(st.sampled_from(["event", "placing", "reconsidering", "placing again"])),
     })  # fmt: skip
 

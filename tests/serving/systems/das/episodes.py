@@ -6,14 +6,22 @@ from collections.abc import Iterator
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from loadmaster.envs.gpu_scheduling import state as columns
 from loadmaster.envs.gpu_scheduling.baselines import BASELINES, DRF
 from loadmaster.envs.gpu_scheduling.calibration import gpus_of
-from loadmaster.envs.gpu_scheduling.decision_state import PHASE, PHASES, SHOWN
+from loadmaster.envs.gpu_scheduling.decision_state import (
+    GUIDE,
+    PHASE,
+    PHASES,
+    RECONSIDERING,
+    SHOWN,
+    DecisionState,
+    new_decision_state,
+)
 from loadmaster.envs.gpu_scheduling.episode import build_episode
 from loadmaster.envs.gpu_scheduling.episode_runner import EpisodeRunner
 from loadmaster.envs.gpu_scheduling.jobs import Jobs
@@ -26,11 +34,13 @@ from loadmaster.envs.gpu_scheduling.workloads import load_workload
 from loadmaster.models import bundle as bundles
 from loadmaster.models.das.compiled import decide, is_supported, weights_of, workspace_for
 from loadmaster.models.das.network import DasNetwork, batch_of_one
+from loadmaster.models.das.rule_tilt import tilt_rule
 from loadmaster.models.das.settings import training_settings
 from loadmaster.serving.systems.das.examples import machine_name, state_of
-from loadmaster.serving.systems.das.records import Ask, Finished
+from loadmaster.serving.systems.das.records import Ask, Finished, Rank
 from loadmaster.serving.systems.das.rules import tuned_values
 from loadmaster.serving.systems.das.schema import DasDecision, DasState
+from loadmaster.serving.systems.das.snapshot import ranks_of
 
 PRETRAINED = Path(bundles.__file__).parent / "pretrained"
 Places = dict[str, dict[str, int]]  # of running jobs: instances on each machine
@@ -42,6 +52,7 @@ class Seen(NamedTuple):
     asked: DasState
     before: Places
     after: Places
+    ranks: dict[str, Rank]  # afterwards
     kind: str
     now: float = 0.0
 
@@ -64,6 +75,7 @@ class Episode:
         self.settings = training_settings(bundle).model_copy(update=changes)
         self.runner = EpisodeRunner(self.settings, seed, load_workload(self.settings))
         machines = len(self.runner.episode.cluster.rack)
+        tilt_rule(network, self.runner.state.rule)
         self._network, self._is_compiled = network, is_supported(network.settings, machines)
         self._weights = weights_of(network)
         self._work = workspace_for(
@@ -107,23 +119,35 @@ class Episode:
             kind, now = self.phase(), float(state.times[columns.NOW])
             asked, before = self.record(ask or kind), places_of(state, jobs)
             self.act()
-            yield Seen(asked, before, places_of(state, jobs), kind, now)
+            decision_state = self.runner.decision_state
+            ranks = ranks_by_id(state, jobs, decision_state, int(decision_state.counts[GUIDE]))
+            yield Seen(asked, before, places_of(state, jobs), ranks, kind, now)
 
     def events(self) -> Iterator[Seen]:
-        """All phases at one time are one event."""
+        """All phases at one time are one event; with a guide, only those at which it replans."""
+        guided = self.settings.guide is not None
         for _, group in groupby(self.moments("event"), attrgetter("now")):
             phases = list(group)
             kinds = ", ".join(phase.kind for phase in phases)
-            yield phases[0]._replace(after=phases[-1].after, kind=kinds)
+            if not guided or kinds == PHASES[RECONSIDERING]:
+                yield phases[0]._replace(after=phases[-1].after, ranks=phases[-1].ranks, kind=kinds)
 
 
-def finished_of(state: SimState) -> dict[str, Finished]:
-    """Finished jobs of all users."""
-    return {
-        f"user-{user}": Finished(jobs=int(done), mean_log_minutes=log_run)
-        for user, (done, log_run) in enumerate(state.user_history[:-1].tolist())
-        if done > 0
-    }
+def ranks_by_id(
+    state: SimState, jobs: Jobs, decision_state: DecisionState, ordering: int
+) -> dict[str, Rank]:
+    ranks = ranks_of(state, decision_state, ordering)
+    return {str(jobs.job_id[job]): Rank.model_validate(rank) for job, rank in ranks.items()}
+
+
+def finished_of(state: SimState) -> dict[str, Any]:
+    """Finished jobs of each user, and of all together."""
+    *users, everyone = [
+        Finished(jobs=int(done), mean_log_minutes=log_run)
+        for done, log_run in state.user_history.tolist()
+    ]
+    by_name = {f"user-{user}": one for user, one in enumerate(users) if one.jobs > 0}
+    return {"users": by_name, "all_users": everyone}
 
 
 def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterator[Seen]:
@@ -135,6 +159,7 @@ def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterato
         state.times[columns.NEXT_REPLAN] = 0.0
     state.rule[:] = tuned_values(name, gpus_of(cluster))
     by = ordering.rule, baseline.placement, no_preferences(jobs)
+    rules_have_none = new_decision_state(settings, cluster, jobs)
     while advance(state, cluster, jobs, ordering.rule) == columns.DECIDE:
         if state.clock[columns.QUEUED] == 0:
             continue
@@ -142,14 +167,16 @@ def under_rule(name: str, settings: GpuSchedulingSettings, seed: int) -> Iterato
         replans = ordering.replans and now >= state.times[columns.NEXT_REPLAN]
         kind: Ask = "event" if replans else "placing"
         asked = state_of(settings, cluster, jobs, state, None, kind)
-        asked = asked.model_copy(update={"users": finished_of(state)})
+        ranks = ranks_by_id(state, jobs, rules_have_none, ordering.rule)
+        asked = asked.model_copy(update={"ranks": ranks, **finished_of(state)})
         before = places_of(state, jobs)
         if replans:
             replan(state, cluster, jobs, *by)
             state.times[columns.NEXT_REPLAN] = now + settings.replan_s
         else:
             run_scheduling_pass(state, cluster, jobs, *by)
-        yield Seen(asked, before, places_of(state, jobs), kind)
+        ranks = ranks_by_id(state, jobs, rules_have_none, ordering.rule)
+        yield Seen(asked, before, places_of(state, jobs), ranks, kind)
 
 
 def carried_out(before: Places, decision: DasDecision) -> Places:
@@ -160,3 +187,8 @@ def carried_out(before: Places, decision: DasDecision) -> Places:
         after[start.job] = {one.machine: one.instances for one in start.placements}
         assert after[start.job] != before.get(start.job)
     return after
+
+
+def outcome(before: Places, decision: DasDecision) -> tuple[Places, dict[str, Rank]]:
+    """Placements and ranks after the decision."""
+    return carried_out(before, decision), decision.ranks

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from loadmaster.envs.gpu_scheduling import features, observation
-from loadmaster.envs.gpu_scheduling.baselines import FIFO, GIVEN, LAS
-from loadmaster.envs.gpu_scheduling.decision_state import PHASE, SHOWN
+from loadmaster.envs.gpu_scheduling.baselines import FIFO, GIVEN, LAS, PREDICTED
+from loadmaster.envs.gpu_scheduling.decision_state import KEYED, PHASE, SHOWN
 from loadmaster.envs.gpu_scheduling.keys import LAS_THRESHOLD_GPU_S
 from loadmaster.envs.gpu_scheduling.observation import Observation, blank_observation
 from loadmaster.envs.gpu_scheduling.settings import GpuSchedulingSettings
@@ -105,6 +105,34 @@ def test_users_and_attained_service_are_loaded() -> None:
     assert tables.state.key[1] == np.inf  # until a policy sets it
     assert tables_from(state, FIFO).state.key[1] == -60
     assert tables_from(state, LAS).state.key[1] > 1e11  # in the second queue
+
+
+def test_ranks_are_loaded() -> None:
+    """A job without correction is new, and so are those after it."""
+    runs = job("runs", 1, 900, {"a": 1}, running_s=30)
+    state = small(jobs=[runs, job("x", age_s=300), job("y", age_s=200), job("z", age_s=100)])
+    ranks = {"runs": (3, -1), "x": (5, 0.5), "y": (7, None), "z": (9, 1), "finished": (1, 1)}
+    state["ranks"] = {
+        name: dict(zip(("key", "correction"), one, strict=True)) for name, one in ranks.items()
+    }
+    tables = tables_from(state, PREDICTED)
+    assert tables.state.key.tolist() == pytest.approx([3, 5, 7, 9 * np.e])
+    assert tables.decision_state.start_priority.tolist() == [-1, 0.5, 0, 1]
+    assert tables.decision_state.counts[KEYED] == 2
+    del state["ranks"]["y"]
+    assert tables_from(state, PREDICTED).state.key[2] > 0
+    assert tables_from(state).state.key[1:].tolist() == [np.inf] * 3  # agents have no such keys
+    state["ranks"]["y"] = {"key": 7, "correction": 0}
+    assert tables_from(state, PREDICTED).decision_state.counts[KEYED] == 4
+
+
+def test_all_users_count_in_predictions() -> None:
+    users = {"": {"jobs": 3, "mean_log_minutes": 2.5}, "gone": {"jobs": 1, "mean_log_minutes": 0.5}}
+    history = tables_from(small(users=users)).state.user_history
+    assert history[-1, :2].tolist() == [4, 2.0]
+    everyone = {"jobs": 50, "mean_log_minutes": 4.5}
+    history = tables_from(small(users=users, all_users=everyone)).state.user_history
+    assert history[:, :2].tolist() == [[3, 2.5], [50, 4.5]]
 
 
 def test_recorded_states_contain_no_future() -> None:

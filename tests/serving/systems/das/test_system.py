@@ -16,6 +16,7 @@ from loadmaster.models.das.network import DasNetwork
 from loadmaster.models.das.policy import DasPolicy
 from loadmaster.models.das.settings import DasSettings
 from loadmaster.serving.system import Policy
+from loadmaster.serving.systems.das.records import Rank
 from loadmaster.serving.systems.das.schema import DasDecision, DasOutcome, DasState
 from loadmaster.serving.systems.das.system import ENDPOINT, BundlePolicy
 from tests.bundles import make_bundle
@@ -40,6 +41,7 @@ def decision(wait: int, stop: tuple[str, ...] = (), **start: dict[str, int]) -> 
 
 
 MOVE = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
+RANKED = MOVE.model_copy(update={"ranks": {"3": Rank(key=900, correction=0.5)}})
 
 
 @pytest.mark.parametrize(
@@ -58,10 +60,18 @@ MOVE = decision(2, ("1", "2"), job1={"b": 1}, job4={"a": 1})
         (decision(2, ("1",), job3={"a": 1, "z": 1}), "unknown machine 'z'"),
         (decision(2, ("2",), job4={"b": 1}), "type 'V100'"),
         (decision(1, ("1",), job3={"a": 2}), "wait is 1; expected 2"),
+        (RANKED, "None"),
+        (RANKED.model_copy(update={"ranks": {"9": Rank(key=1)}}), "ranks: unknown job '9'"),
     ],
 )
 def test_validate_decision(found: DasDecision, reason: str) -> None:
     assert reason in str(ENDPOINT.validate_decision(STATE, found))
+
+
+def test_ranks_are_kept_and_do_not_count_in_agreement() -> None:
+    assert ENDPOINT.constrain(STATE, RANKED, {"job 4": 0.0}).ranks == RANKED.ranks
+    assert ENDPOINT.agreement(RANKED, MOVE) == ENDPOINT.agreement(MOVE, RANKED) == 1
+    assert ENDPOINT.agreement(RANKED, decision(2)) == 0
 
 
 def test_quantities_are_running_jobs() -> None:
@@ -98,8 +108,13 @@ def test_a_policy_that_corrects_a_rule_starts_as_the_rule(
     policies: list[Policy], state: DasState
 ) -> None:
     rule = ENDPOINT.rule("predicted-speed-price").decide(state).decision
-    if state.ask != "placing again":  # the rule places jobs then; replanning has done so already
-        assert policies[0].decide(state).decision == rule
+    if state.ask == "placing again":  # the rule places jobs then; replanning has done so already
+        return
+    found = policies[0].decide(state).decision
+    # With more jobs than it observes, the policy needs the keys of all.
+    for name, rank in rule.ranks.items():
+        assert found.ranks[name].key == rank.key
+    assert found.model_copy(update={"ranks": rule.ranks}) == rule
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +131,7 @@ def policies(tmp_path_factory: pytest.TempPathFactory) -> list[Policy]:
 
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None)
-@given(state=states(), data=st.data())
+@given(state=states(corrections=(None, 0.0, -3.5, 50.0)), data=st.data())
 def test_decisions_are_valid(policies: list[Policy], state: DasState, data: st.DataObject) -> None:
     for policy in policies:
         proposal = policy.decide(state)
