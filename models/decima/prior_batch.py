@@ -40,39 +40,28 @@ def _term(values: Tensor, usual: float, spread: float) -> Tensor:
     return scaled.clamp(-terms_of.MOST, terms_of.MOST)
 
 
-def _jobs_by_rule(batch: StageBatch, settings: PriorSettings, tilts: Tilts) -> _JobsByRule:
-    log_scale, alpha, share, stay, _ = rule_parameters(settings, tilts.prior).unbind()
+class _JobInputs(NamedTuple):
+    """What the ratings of J jobs depend on."""
+
+    terms: Tensor  # (J, terms of `tilt_job`)
+    log_left: Tensor  # (J,) work left
+    log_even: Tensor  # (J,) executors for each waiting job
+    log_total: Tensor  # (J,) executors of the cluster
+    held: Tensor  # (J,) executors, without free ones
+    own: Tensor  # (J,) 1: the free executors are the job's
+
+
+def _job_inputs(batch: StageBatch) -> _JobInputs:
     jobs, owner, cluster = batch.jobs.double(), batch.job_observation, batch.cluster.double()
     work_s = jobs[:, obs_cols.WORK_LEFT_S]
-    counted = torch.stack([(jobs[:, obs_cols.UNPLACED] > 0).double(), work_s], 1)
-    sums = counted.new_zeros(len(cluster), 2).index_add(0, owner, counted)
-    waiting = sums[:, 0].clamp(min=1)
-    total = cluster[:, obs_cols.TOTAL_EXECUTORS]
     path = batch.stages[:, obs_cols.CRITICAL_S].double()
     longest = path.new_zeros(len(jobs)).scatter_reduce(0, batch.row_job, path, "amax")
     own = jobs[:, obs_cols.IS_SOURCE]
     free = cluster[:, obs_cols.FREE_EXECUTORS].index_select(0, owner)
     held = jobs[:, obs_cols.EXECUTORS] - free * own
-    log_left, log_even = work_s.clamp(min=LEAST_S).log(), (total / waiting).log()
     left = _term(work_s, terms_of.USUAL_LEFT, terms_of.LEFT_SPREAD)
-    mean_s, of_row = batch.stages[:, obs_cols.MEAN_S].double(), batch.row_observation
-    shortest = mean_s.new_full((len(cluster),), math.inf).scatter_reduce(0, of_row, mean_s, "amin")
-    largest = mean_s.new_zeros(len(cluster)).scatter_reduce(0, of_row, mean_s, "amax")
-    several = cluster[:, obs_cols.STAGES] > 1
-    of_cluster = torch.stack(
-        [
-            _term(total / waiting, terms_of.USUAL_EVEN, terms_of.EVEN_SPREAD),
-            _term(sums[:, 1] / waiting, terms_of.USUAL_LEFT, terms_of.LEFT_SPREAD),
-            _term(total, terms_of.USUAL_SIZE, terms_of.SIZE_SPREAD),
-            (several & (shortest == largest)).double(),
-            log_even,
-            total.log(),
-        ],
-        1,
-    )
-    even, mean_left, size, unknown, log_even, log_total = of_cluster.index_select(0, owner).unbind(
-        1
-    )
+    of_cluster = _cluster_terms(batch, jobs, cluster).index_select(0, owner)
+    even, mean_left, size, unknown, log_even, log_total = of_cluster.unbind(1)
     terms = torch.stack(
         [
             torch.ones_like(left),
@@ -94,15 +83,45 @@ def _jobs_by_rule(batch: StageBatch, settings: PriorSettings, tilts: Tilts) -> _
         ],
         1,
     )
-    added = terms @ job_weights(tilts.job).T
-    log_cap = log_scale + alpha * log_left + share * log_even + added[:, LOG_CAP]
+    return _JobInputs(terms, work_s.clamp(min=LEAST_S).log(), log_even, log_total, held, own)
+
+
+def _cluster_terms(batch: StageBatch, jobs: Tensor, cluster: Tensor) -> Tensor:
+    """(B, 6) of observations: four terms, and the logarithms of even share and executors."""
+    counted = [(jobs[:, obs_cols.UNPLACED] > 0).double(), jobs[:, obs_cols.WORK_LEFT_S]]
+    sums = jobs.new_zeros(len(cluster), 2)
+    sums = sums.index_add(0, batch.job_observation, torch.stack(counted, 1))
+    waiting, total = sums[:, 0].clamp(min=1), cluster[:, obs_cols.TOTAL_EXECUTORS]
+    mean_s, of_row = batch.stages[:, obs_cols.MEAN_S].double(), batch.row_observation
+    shortest = mean_s.new_full((len(cluster),), math.inf).scatter_reduce(0, of_row, mean_s, "amin")
+    largest = mean_s.new_zeros(len(cluster)).scatter_reduce(0, of_row, mean_s, "amax")
+    several = cluster[:, obs_cols.STAGES] > 1
+    return torch.stack(
+        [
+            _term(total / waiting, terms_of.USUAL_EVEN, terms_of.EVEN_SPREAD),
+            _term(sums[:, 1] / waiting, terms_of.USUAL_LEFT, terms_of.LEFT_SPREAD),
+            _term(total, terms_of.USUAL_SIZE, terms_of.SIZE_SPREAD),
+            (several & (shortest == largest)).double(),  # durations are unknown
+            (total / waiting).log(),
+            total.log(),
+        ],
+        1,
+    )
+
+
+def _jobs_by_rule(batch: StageBatch, settings: PriorSettings, tilts: Tilts) -> _JobsByRule:
+    log_scale, alpha, share, stay, _ = rule_parameters(settings, tilts.prior).unbind()
+    job = _job_inputs(batch)
+    added = job.terms @ job_weights(tilts.job).T
+    log_cap = log_scale + alpha * job.log_left + share * job.log_even + added[:, LOG_CAP]
     reach = math.inf if settings.reach is None else settings.reach
     log_reach = log_cap + (reach + added[:, LOG_REACH]).clamp(min=0)
     cap, most = (
-        torch.ceil(torch.minimum(each, log_total).exp() - TOLERANCE)
+        torch.ceil(torch.minimum(each, job.log_total).exp() - TOLERANCE)
         for each in (log_cap, log_reach)
     )
-    return _JobsByRule(log_left - stay * own + added[:, KEY], cap, most, cap <= held)
+    key = job.log_left - stay * job.own + added[:, KEY]
+    return _JobsByRule(key, cap, most, cap <= job.held)
 
 
 def _stage_keys(
