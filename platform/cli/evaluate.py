@@ -68,7 +68,8 @@ def evaluate(
     bootstrap intervals; writes CSV, JSON and charts to a folder. For a system, its pretrained
     policy that fits the settings best takes part, unless --policy names others. With --sweep, the
     trials of a sweep are compared with each other: trials that differ in their training seed are
-    one group, and environment settings that were searched hold in their evaluation too. With
+    one group, and environment settings that were searched hold in their evaluation too; --against
+    names a rule whose results are 100%, which trials of a mixture of settings need. With
     --matrix, a policy wins, ties or loses against the best rule of each setting by the paired
     interval; the same command continues after an interruption.
 
@@ -102,13 +103,12 @@ def evaluate(
         return
     seeds, first_seed = 20 if seeds is None else seeds, first_seed or 0
     if sweep is not None:
-        if policy or against or explain:
+        if policy or explain:
             raise UsageError(
-                "--sweep compares its trials with each other; expected no --policy, --against or "
-                "--explain"
+                "--sweep compares its trials with each other; expected no --policy or --explain"
             )
         given = (assignments, workload)
-        evaluate_sweep(target, sweep, (first_seed, seeds), given, output, workers, as_json)
+        evaluate_sweep(target, sweep, against, (first_seed, seeds), given, output, workers, as_json)
         return
     from rich.console import Console
 
@@ -168,16 +168,20 @@ def evaluate(
 def evaluate_sweep(
     target: str,
     sweep_folder: str,
+    rule: str | None,
     seeds: tuple[int, int],
     given: tuple[list[str] | None, str | None],
     output: Path | None,
     workers: int | None,
     as_json: bool,
 ) -> None:
-    """Compare the trials of a sweep; `seeds`: first and number, `given`: --set and --workload."""
+    """Compare the trials of a sweep; `seeds`: first and number, `given`: --set and --workload.
+
+    With a `rule`, in % of its results.
+    """
     from rich.console import Console
 
-    from loadmaster.envs.errors import InputError
+    from loadmaster.envs.errors import InputError, unknown_name
     from loadmaster.models.storage import parse_place
     from loadmaster.platform.evaluation import adapters
     from loadmaster.platform.evaluation.files import output_folder
@@ -185,6 +189,9 @@ def evaluate_sweep(
     from loadmaster.platform.sweeps.folder import SweepFolder
 
     chosen_seeds, processes = adapters.choose_seeds(*seeds), adapters.choose_workers(workers)
+    rules = adapters.find_adapter(target).baselines
+    if rule is not None and rule not in rules:
+        raise unknown_name("rule of --against with --sweep", rule, rules)
     folder, sweep = SweepFolder.open(parse_place(sweep_folder), "--sweep")
     progress = Console(stderr=True, highlight=False)
     try:
@@ -201,7 +208,9 @@ def evaluate_sweep(
         cold = not policies[0].bundle.policy.is_compiled()
         total = len(policies) * len(chosen_seeds)
         with _episode_progress(progress, total, cold, line) as on_episode:
-            found = evaluation.evaluate_trials(sweep, policies, chosen_seeds, processes, on_episode)
+            found = evaluation.evaluate_trials(
+                sweep, policies, chosen_seeds, processes, on_episode, rule
+            )
         with progress.status("drawing charts"):
             written = evaluation_files.write_everything(found, scratch, made)
     if as_json:

@@ -20,8 +20,9 @@ Floats = NDArray[np.float64]
 class WeightSearch:
     """CMA-ES over the tables that match `patterns`, in units of each table's root mean square.
 
-    Costs may be noisy as long as all candidates of a generation share the noise. Pickling keeps the
-    whole state of the search: a restored one continues exactly.
+    A pattern `TABLE/ROW` matches one row of a table, counted from 0. Costs may be noisy as long as
+    all candidates of a generation share the noise. Pickling keeps the whole state of the search: a
+    restored one continues exactly.
     """
 
     def __init__(
@@ -35,18 +36,17 @@ class WeightSearch:
         import cma
 
         self.first = {name: np.array(table) for name, table in weights.items()}
-        self.names = [
-            name for name in self.first if any(fnmatchcase(name, each) for each in patterns)
-        ]
-        if not self.names:
+        masks = {name: _searched(name, table, patterns) for name, table in self.first.items()}
+        self.masks = {name: mask for name, mask in masks.items() if mask.any()}
+        if not self.masks:
             known = ", ".join(self.first)
             raise InputError(
                 f"no weights are called {' or '.join(patterns)}; expected some of {known}"
             )
         self.scale = {
-            name: float(np.sqrt(np.mean(self.first[name] ** 2))) or 1.0 for name in self.names
+            name: float(np.sqrt(np.mean(self.first[name] ** 2))) or 1.0 for name in self.masks
         }
-        size = sum(self.first[name].size for name in self.names)
+        size = sum(int(mask.sum()) for mask in self.masks.values())
         self._normal = _NormalSource()
         options = {"popsize": population, "randn": self._normal, "seed": np.nan, "verbose": -9}
         self._strategy = cma.CMAEvolutionStrategy(np.zeros(size), spread, options)
@@ -70,14 +70,27 @@ class WeightSearch:
         return self.weights_at(self._strategy.mean)
 
     def weights_at(self, point: Floats) -> dict[str, NDArray[Any]]:
-        """All tables, with those searched moved to `point`."""
+        """All tables, with the searched weights moved to `point`."""
         changed, start = dict(self.first), 0
-        for name in self.names:
-            table = self.first[name]
-            moved = point[start : start + table.size].reshape(table.shape) * self.scale[name]
+        for name, mask in self.masks.items():
+            table, size = self.first[name], int(mask.sum())
+            moved = np.zeros(table.shape)
+            moved[mask] = point[start : start + size] * self.scale[name]
             changed[name] = (table + moved).astype(table.dtype)
-            start += table.size
+            start += size
         return changed
+
+
+def _searched(name: str, table: NDArray[Any], patterns: Sequence[str]) -> NDArray[np.bool_]:
+    """Which weights of a table match a pattern."""
+
+    def matches(whole: str) -> bool:
+        return any(fnmatchcase(whole, each) for each in patterns)
+
+    mask = np.full(table.shape, matches(name))
+    for row in range(len(table) if table.ndim else 0):
+        mask[row] |= matches(f"{name}/{row}")
+    return mask
 
 
 class _NormalSource:

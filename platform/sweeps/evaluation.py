@@ -1,7 +1,8 @@
 """Evaluation of a sweep: the last policy of every trial on the same seeds, by searched settings.
 
 Trials that differ in their training seed alone are one group. Its figures are means over training
-seeds and episodes; its intervals account for both.
+seeds and episodes; its intervals account for both. Trials that were trained on a mixture are
+evaluated in it: episodes take turns through its settings, in % of a rule on the same episode.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from loadmaster.envs.errors import InputError
-from loadmaster.envs.metrics import Measure
+from loadmaster.envs.metrics import Measure, Metric
 from loadmaster.models.manifest import MANIFEST_FILE
 from loadmaster.models.remote_bundle import fetch_bundle
 from loadmaster.models.storage import Location, Place
@@ -36,6 +37,7 @@ from loadmaster.platform.sweeps.trial import POLICY
 from loadmaster.platform.systems.bundle_ref import BundleRef, find_policy
 from loadmaster.platform.systems.policies import TimedPolicy
 from loadmaster.platform.training.config import merged
+from loadmaster.platform.training.mixture import mixed_settings
 
 SEED = "seed"  # the setting in which the trials of a group differ
 TIMED = 50  # decisions
@@ -52,8 +54,11 @@ class TrialPolicy:
     trial: str
     searched: Mapping[str, Any]  # drawn values, by setting
     bundle: BundleRef
-    environment: str  # in which it is evaluated: settings as JSON
+    environments: tuple[str, ...]  # through which its episodes take turns: settings as JSON
     training_s: float  # nan if unknown
+
+    def environment(self, seed: int) -> str:
+        return self.environments[seed % len(self.environments)]
 
 
 @dataclass(frozen=True)
@@ -88,22 +93,42 @@ class SweepEvaluation:
     seeds: tuple[int, ...]  # of the episodes
     measures: tuple[Measure, ...]  # the primary one first
     groups: tuple[Group, ...]
+    settings: tuple[str, ...] = ()  # of a mixture, in words
 
     @cached_property
     def dimensions(self) -> tuple[Dimension, ...]:
         """The searched settings but the training seed."""
         return tuple(d for d in self.sweep.space.dimensions if d.name != SEED)
 
-    def figure(self, group: Group, measure: Measure) -> Figure:
-        """Differences are paired by training seed and episode."""
-        first, own = self.groups[0], group.values[measure.name]
+    def figure(self, group: Group, measure: Measure, setting: str = "") -> Figure:
+        """Differences are paired by training seed and episode; `setting`: its episodes alone."""
+        first = self.groups[0]
+        own = self._units(group.values[measure.name], setting)
         mean, interval = crossed_mean(own)
         both = [seed for seed in group.seeds if seed in first.seeds]
         if not both:
             return Figure(mean, interval, math.nan, Interval(math.nan, math.nan))
         ours = own[[group.seeds.index(seed) for seed in both]]
-        theirs = first.values[measure.name][[first.seeds.index(seed) for seed in both]]
+        reference = self._units(first.values[measure.name], setting)
+        theirs = reference[[first.seeds.index(seed) for seed in both]]
         return Figure(mean, interval, *crossed_mean(ours - theirs))
+
+    def setting(self, seed: int) -> str:
+        """The setting of a mixture in which the episode of the seed is."""
+        return self.settings[seed % len(self.settings)]
+
+    def _units(self, table: Values, setting: str) -> Values:
+        """(trials, units): the units over which intervals are taken.
+
+        A unit of a mixture is the mean of an episode of each setting: settings are given, episodes
+        are drawn.
+        """
+        if not self.settings or table.shape[1] == 1:
+            return table
+        if setting:
+            return table[:, [self.setting(seed) == setting for seed in self.seeds]]
+        turns: Values = table.reshape(len(table), -1, len(self.settings)).mean(axis=2)
+        return turns
 
 
 def policies_of(
@@ -111,8 +136,8 @@ def policies_of(
 ) -> tuple[TrialPolicy, ...]:
     """The last policy of each trial of a sweep.
 
-    Environment settings that the sweep searches hold in the trial's evaluation too; `given` ones go
-    before.
+    Environment settings that the sweep searches hold in the trial's evaluation too, and so does a
+    mixture; `given` ones go before, and replace a mixture.
     """
     seconds, adapter = _training_seconds(folder.path), find_adapter(sweep.system.name)
     found = []
@@ -126,12 +151,15 @@ def policies_of(
             dimension.name for dimension in sweep.space.dimensions
         }:
             raise InputError(f"{place} has no searched settings; expected a trial of this sweep")
-        own = nested(sweep.space.assignments(searched)).get("environment", {})
-        environment = adapter.settings(merged(own, given)).model_dump(mode="json")
+        config: Any = sweep.config(searched)
+        if (mixture := getattr(config, "mixture", ())) and not given:
+            members = mixed_settings(config.environment, mixture)
+        else:
+            own = nested(sweep.space.assignments(searched)).get("environment", {})
+            members = (adapter.settings(merged(own, given)),)
+        environments = tuple(json.dumps(one.model_dump(mode="json")) for one in members)
         found.append(
-            TrialPolicy(
-                trial, searched, bundle, json.dumps(environment), seconds.get(trial, math.nan)
-            )
+            TrialPolicy(trial, searched, bundle, environments, seconds.get(trial, math.nan))
         )
     if not found:
         raise InputError(
@@ -179,11 +207,25 @@ def _policy(folder: str) -> Any:
     return find_policy(folder).policy
 
 
-def _run(system: str, environment: str, folder: str, seed: int) -> dict[str, float]:
-    """Metrics of an episode, by name."""
+def _run(
+    system: str, environment: str, folder: str, seed: int, rule: str | None
+) -> dict[str, float]:
+    """Metrics of an episode, by name; with a rule those that have percentages, in % of its own."""
     setup = _setup(system, environment)
     result = _policy(folder).run(setup.settings, seed, setup.bank)
-    return {metric.name: metric.of(result) for metric in setup.metrics}
+    found = {metric.name: metric.of(result) for metric in setup.metrics}
+    if rule is None:
+        return found
+    whole = _rule_figures(system, environment, rule, seed)
+    return {name: 100 * found[name] / whole[name] if whole[name] else math.nan for name in whole}
+
+
+@cache
+def _rule_figures(system: str, environment: str, rule: str, seed: int) -> dict[str, float]:
+    """Metrics of a rule's episode, as far as percentages of them mean something."""
+    setup = _setup(system, environment)
+    result = setup.run(rule, seed)
+    return {metric.name: metric.of(result) for metric in setup.metrics if metric.relative}
 
 
 def evaluate_trials(
@@ -192,10 +234,25 @@ def evaluate_trials(
     seeds: Sequence[int],
     workers: int,
     on_episode: Callable[[], None] = lambda: None,
+    rule: str | None = None,
 ) -> SweepEvaluation:
-    """Run every policy on every seed in processes, since networks in torch hold the GIL."""
+    """Run every policy on every seed in processes, since networks in torch hold the GIL.
+
+    With a `rule`, metrics are in % of those of the rule on the same seed.
+    """
+    members = policies[0].environments
+    if len(members) > 1 and rule is None:
+        raise InputError(
+            f"the trials were trained on a mixture of {len(members)} settings, whose scales "
+            "differ; expected --against RULE, or --set with one setting"
+        )
+    if len(seeds) % len(members):
+        raise InputError(
+            f"--seeds is {len(seeds)}; expected a multiple of {len(members)}, the settings of the "
+            "mixture"
+        )
     work = [
-        (sweep.system.name, own.environment, str(own.bundle.folder), seed)
+        (sweep.system.name, own.environment(seed), str(own.bundle.folder), seed, rule)
         for own in policies
         for seed in seeds
     ]
@@ -217,8 +274,10 @@ def evaluate_trials(
             except BaseException:
                 processes.shutdown(wait=False, cancel_futures=True)
                 raise
-    first = _setup(sweep.system.name, policies[0].environment)
-    metrics = [m for m in first.metrics if all(m.name in episode for episode in episodes)]
+    first = _setup(sweep.system.name, members[0])
+    metrics = [
+        _measure(m, rule) for m in first.metrics if all(m.name in episode for episode in episodes)
+    ]
     values = {
         metric.name: np.array([episode[metric.name] for episode in episodes]).reshape(
             len(policies), len(seeds)
@@ -232,7 +291,16 @@ def evaluate_trials(
     known = [measure for measure in more if np.isfinite(more[measure]).all()]
     values |= {measure.name: np.array(more[measure])[:, None] for measure in known}
     groups = _grouped(sweep, policies, values)
-    return SweepEvaluation(sweep, tuple(seeds), (*metrics, *known), groups)
+    setups = [_setup(sweep.system.name, one) for one in members]
+    words = tuple(f"{setup.workload}, {setup.conditions}" for setup in setups)
+    settings = words if len(words) > 1 else ()
+    return SweepEvaluation(sweep, tuple(seeds), (*metrics, *known), groups, settings)
+
+
+def _measure(metric: Metric, rule: str | None) -> Measure:
+    if rule is None:
+        return metric
+    return Measure(metric.name, f"{metric.label} in % of {rule}", "%", better=metric.better)
 
 
 def _decision_s(sweep: Sweep, own: TrialPolicy, seed: int) -> float:
@@ -240,7 +308,7 @@ def _decision_s(sweep: Sweep, own: TrialPolicy, seed: int) -> float:
     policy = _policy(str(own.bundle.folder))
     if not isinstance(policy, TimedPolicy):
         return math.nan
-    setup = _setup(sweep.system.name, own.environment)
+    setup = _setup(sweep.system.name, own.environment(seed))
     return policy.decision_s(setup.settings, seed, setup.bank, TIMED)
 
 

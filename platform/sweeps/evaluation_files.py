@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,21 +73,28 @@ def _signed(value: float, interval: Interval, form: str) -> str:
 
 
 def summary_rows(evaluation: SweepEvaluation) -> pd.DataFrame:
-    """One row per group and measure, with the searched settings as columns."""
+    """One row per group and measure, with the searched settings as columns.
+
+    Of a mixture also one per setting of the environment.
+    """
     import pandas as pd
 
     rows = []
-    for group in evaluation.groups:
-        settings = {name: in_words(value) for name, value in group.searched.items()}
-        for measure in evaluation.measures:
-            found = evaluation.figure(group, measure)
-            ends, apart = found.interval, found.difference_interval
-            rows.append({
-                **settings, "trials": len(group.trials), "metric": measure.name,
-                "unit": measure.unit, "mean": found.mean, "ci95_low": ends.low,
-                "ci95_high": ends.high, "difference": found.difference,
-                "difference_ci95_low": apart.low, "difference_ci95_high": apart.high,
-            })  # fmt: skip
+    for group, measure, setting in product(
+        evaluation.groups, evaluation.measures, ("", *dict.fromkeys(evaluation.settings))
+    ):
+        if setting and group.values[measure.name].shape[1] == 1:
+            continue  # a figure of the trial, not of its episodes
+        found = evaluation.figure(group, measure, setting)
+        ends, apart = found.interval, found.difference_interval
+        rows.append({
+            **{name: in_words(value) for name, value in group.searched.items()},
+            **({"setting": setting or "all"} if evaluation.settings else {}),
+            "trials": len(group.trials), "metric": measure.name,
+            "unit": measure.unit, "mean": found.mean, "ci95_low": ends.low,
+            "ci95_high": ends.high, "difference": found.difference,
+            "difference_ci95_low": apart.low, "difference_ci95_high": apart.high,
+        })  # fmt: skip
     return pd.DataFrame(rows)
 
 
@@ -104,6 +112,8 @@ def episode_rows(evaluation: SweepEvaluation) -> pd.DataFrame:
                     for name, table in group.values.items()
                 }
                 own = {"trial": trial, "training_seed": training_seed, "seed": seed}
+                if evaluation.settings:
+                    own["setting"] = evaluation.setting(seed)
                 rows.append({**own, **settings, **figures})
     return pd.DataFrame(rows)
 

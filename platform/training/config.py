@@ -57,7 +57,7 @@ class Rollouts(BaseRollouts):
 class Evolution(Settings):
     """The search over weights of method evolution."""
 
-    weights: tuple[str, ...] = ("*",)  # names of tables of weights, * for any part of one
+    weights: tuple[str, ...] = ("*",)  # names of tables, * for any part of one; NAME/0: a row
     population: int = Field(default=16, ge=4)  # candidates an iteration
     spread: PositiveFloat = 0.1  # initial, relative to the root mean square of a table's weights
 

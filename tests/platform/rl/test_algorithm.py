@@ -193,6 +193,21 @@ def test_search_changes_named_weights_in_units_of_their_size() -> None:
         WeightSearch(weights, ["tail.*"], spread=0.1, population=6)
 
 
+def test_search_over_one_row_of_a_table() -> None:
+    weights = {"job": np.full((3, 2), 2, np.float32), "key": np.zeros(2, np.float32)}
+    search = WeightSearch(weights, ["job/1", "ke*"], spread=0.1, population=4)
+    for point in search.ask(np.random.default_rng(1)):
+        assert point.shape == (4,)
+        candidate = search.weights_at(point)
+        assert candidate["job"][[0, 2]].tolist() == [[2, 2], [2, 2]]
+        assert candidate["job"][1] == pytest.approx(2 + 2 * point[:2], rel=1e-5)
+        assert candidate["key"] == pytest.approx(point[2:], rel=1e-5)
+    whole = WeightSearch(weights, ["job", "job/1"], spread=0.1, population=4)
+    assert len(whole.ask(np.random.default_rng(1))[0]) == 6
+    with pytest.raises(InputError, match=r"job/3.* job, key"):
+        WeightSearch(weights, ["job/3"], spread=0.1, population=4)
+
+
 def test_relative_costs_weigh_sequences_equally() -> None:
     costs = np.array([[1.0, 1.0, 900.0], [2.0, 2.0, 500.0]])
     assert relative_costs(costs).tolist() == pytest.approx([-1 / 3, 1 / 3])

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from loadmaster.platform.evaluation.statistics import crossed_mean
 from loadmaster.platform.sweeps import evaluation
 from loadmaster.platform.sweeps.evaluation import SweepEvaluation, evaluate_trials, policies_of
 from loadmaster.platform.sweeps.evaluation_charts import draw_all
-from loadmaster.platform.sweeps.evaluation_files import result_table
+from loadmaster.platform.sweeps.evaluation_files import episode_rows, result_table, summary_rows
 from loadmaster.platform.sweeps.folder import SweepFolder
 from loadmaster.platform.sweeps.settings import Sweep
 from tests.platform.cli.one_line import Cli, Patch
@@ -65,7 +66,10 @@ def prepare(settings: Slope) -> EvaluationSetup:
         ),
         Metric("speed", "speed", "m/s", lambda result: result.speed),
     )
-    return EvaluationSetup(settings, "slope", "", metrics, run=lambda policy, seed: None)
+    conditions = f"from {settings.start:g}"
+    return EvaluationSetup(
+        settings, "slope", conditions, metrics, run=lambda rule, seed: Walk(1, 4)
+    )
 
 
 SLOPE = EnvironmentAdapter(
@@ -106,10 +110,13 @@ def save_trial(
 
 
 def evaluated(
-    sweep: Sweep, given: Mapping[str, Any] | None = None, seeds: int = 4
+    sweep: Sweep,
+    given: Mapping[str, Any] | None = None,
+    seeds: int = 4,
+    rule: str | None = None,
 ) -> SweepEvaluation:
-    folder = SweepFolder(Path("out"), {})
-    return evaluate_trials(sweep, policies_of(folder, sweep, given or {}), range(seeds), 1)
+    policies = policies_of(SweepFolder(Path("out"), {}), sweep, given or {})
+    return evaluate_trials(sweep, policies, range(seeds), 1, rule=rule)
 
 
 @pytest.fixture
@@ -161,6 +168,37 @@ def test_given_settings_go_before_searched_ones(grid: Sweep) -> None:
     assert {group.values["speed"].item(0) for group in found.groups} == {7}
 
 
+def test_trials_of_a_mixture_run_in_its_settings_in_percent_of_a_rule(
+    load: LoadSweep, monkeypatch: Patch
+) -> None:
+    """The settings have speeds 1 and 2, the rule has speed 4."""
+    sweep = load(VARIANTS.replace("fast: {environment.speed: 3}, ", ""))
+    mixture = ({"start": 1.0}, {"start": 2.0, "speed": 2})
+    config = SimpleNamespace(environment=Slope(), mixture=mixture)
+    monkeypatch.setattr(Sweep, "config", lambda self, drawn: config)
+    for number, (variant, seed) in enumerate(product(("plain", "large"), (0, 1)), 11):
+        save_trial(Path("out"), number, 3.0, variant=variant, seed=seed)
+    found = evaluated(sweep, rule="amble", seeds=6)
+    speed, decision = found.measures  # percentages of a reward mean nothing
+    assert decision.name == "decision_ms"
+    assert (speed.name, speed.unit, speed.title) == ("speed", "%", "speed in % of amble, %")
+    assert found.groups[0].values["speed"].tolist() == [[25, 50] * 3] * 2
+    assert found.settings == ("slope, from 1", "slope, from 2")
+    figure = found.figure(found.groups[1], speed)
+    assert (figure.mean, figure.interval.low, figure.interval.high) == (37.5, 37.5, 37.5)
+    assert found.figure(found.groups[1], speed, "slope, from 2").mean == 50
+    rows = summary_rows(found)
+    rows = rows[rows["metric"] == "speed"]
+    assert rows["setting"].tolist() == ["all", "slope, from 1", "slope, from 2"] * 2
+    assert rows["mean"].tolist() == [37.5, 25, 50] * 2
+    assert episode_rows(found)["setting"].tolist()[:2] == ["slope, from 1", "slope, from 2"]
+    with pytest.raises(InputError, match=r"mixture of 2 settings.* expected --against"):
+        evaluated(sweep, seeds=6)
+    with pytest.raises(InputError, match="--seeds is 5; expected a multiple of 2"):
+        evaluated(sweep, rule="amble", seeds=5)
+    assert evaluated(sweep, {"speed": 7}, seeds=1).settings == ()
+
+
 def test_a_missing_training_seed_is_left_out_of_differences(load: LoadSweep) -> None:
     sweep = load(VARIANTS)
     for number, (variant, seed, quality) in enumerate(
@@ -207,6 +245,7 @@ def test_command_writes_tables_with_the_searched_settings(grid: Sweep, cli: Cli)
     ("arguments", "words"),
     [
         ("example --sweep out --policy x", "expected no --policy"),
+        ("example --sweep out --against all", "unknown rule of --against with --sweep 'all'"),
         ("example --sweep .", "--sweep '.' is not a sweep"),
         ("sure --sweep out", "is a sweep of 'example', not of 'sure'"),
         ("example --sweep out --seeds 0", "--seeds is 0"),
