@@ -109,10 +109,16 @@ def tuned_baseline(name: str, settings: DagSchedulingSettings, workload: Workloa
 
 
 def tuned_baseline_for(name: str, where: Conditions, path: Path = SHIPPED_PATH) -> Baseline:
-    """Return the named baseline tuned for conditions."""
+    """Return the named baseline tuned for conditions.
+
+    Caps tuned for the jobs of another workload may be far too low: no executor idles by them.
+    """
     baseline = BASELINES[name]
     entries = cached_entries(path, Calibration) if baseline.calibrated else ()
     near = nearest_entry(entries, name, lambda entry: where.distance(entry.conditions))
     if near is None:
         return baseline
-    return replace(baseline, parameters={**baseline.parameters, **near.parameters})
+    parameters = {**baseline.parameters, **near.parameters}
+    if near.conditions.workload != where.workload and "spill" in parameters:
+        parameters["spill"] = 1.0
+    return replace(baseline, parameters=parameters)

@@ -67,5 +67,5 @@ class DecimaRule:
 
 
 def tuned_rule(name: str) -> Baseline:
-    """The heuristic with parameters tuned for a stream of jobs."""
-    return tuned_baseline_for(name, Conditions(arrivals="poisson", load=LOAD, jobs=0))
+    """The heuristic with parameters tuned for a stream of jobs, though not for those served."""
+    return tuned_baseline_for(name, Conditions("", arrivals="poisson", load=LOAD, jobs=0))

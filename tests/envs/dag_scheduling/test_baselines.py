@@ -10,8 +10,11 @@ import pytest
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
+from loadmaster.envs.dag_scheduling.calibration import Conditions, tuned_baseline_for
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
+from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.jobs import equal_tasks
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.errors import InputError
 from tests.envs.dag_scheduling.cluster import TOY, simulate, workload_of
 
@@ -194,6 +197,26 @@ def test_random_is_uniform_over_legal_stages_and_limits() -> None:
 @pytest.mark.parametrize(("better", "worse"), [("fair", "fifo"), ("srpt-caps", "fair")])
 def test_better_rules_have_a_lower_mean_jct(better: str, worse: str) -> None:
     assert simulate(better, 3, jobs=8).mean_jct_s < simulate(worse, 3, jobs=8).mean_jct_s
+
+
+@pytest.mark.parametrize("name", ["srpt-caps", "hesrpt"])
+def test_rules_tuned_for_other_jobs_leave_no_executor_idle(name: str) -> None:
+    def spill(workload: str) -> float:
+        where = Conditions(workload, arrivals="poisson", load=0.5, jobs=0)
+        return tuned_baseline_for(name, where).parameters["spill"]
+
+    assert spill("random-dags") == spill("") == 1
+    assert name != "srpt-caps" or spill("tpch-like") == 0  # as tuned
+
+
+def test_caps_tuned_for_other_jobs_do_no_harm() -> None:
+    """With the idling that was tuned for `tpch-like`, this stream took 30 times as long."""
+    values = {"workload": "random-dags", "arrivals": "poisson", "load": 0.5, "jobs": 40}
+    settings = DagSchedulingSettings.model_validate(values)
+    rule, fair = (
+        run_episode(one, settings, 5).mean_jct_s for one in ("srpt-caps", "weighted-fair")
+    )
+    assert rule < 1.2 * fair
 
 
 # The exact optimum.
