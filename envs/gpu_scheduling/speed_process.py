@@ -79,11 +79,11 @@ def observe_job(
         if speed < least:
             slowest, least = machine, speed
     expected = gang_speed(state, cluster, jobs, job, used, False, False)
-    crowded = shares and state.factors[slowest, cols.COLOCATION] < 1
-    noise = (SHARED_STD if crowded else ALONE_STD) ** 2 * INDEPENDENT_S / passed_s
+    loses_speed = shares and state.factors[slowest, cols.COLOCATION] < 1
+    noise = (SHARED_STD if loses_speed else ALONE_STD) ** 2 * INDEPENDENT_S / passed_s
     own = _component(state, row, cluster.gpu_type[slowest])
-    surprise = np.log(state.progress[job, cols.RATE] / expected)
-    _condition(state, slowest, len(cluster.rack) + cluster.rack[slowest], own, surprise, noise)
+    innovation = np.log(state.progress[job, cols.RATE] / expected)
+    _condition(state, slowest, len(cluster.rack) + cluster.rack[slowest], own, innovation, noise)
 
 
 @njit_internal
@@ -101,7 +101,7 @@ def _component(state: SimState, row: int, gpu_type: int) -> int:
 
 @njit_internal
 def _condition(
-    state: SimState, machine: int, rack: int, own: int, surprise: float, noise: float
+    state: SimState, machine: int, rack: int, own: int, innovation: float, noise: float
 ) -> None:
     """Kalman update by one observation of the sum of three components."""
     process, size = state.process, state.clock[cols.COMPONENTS]
@@ -113,6 +113,6 @@ def _condition(
     total = noise + gain[machine] + gain[rack]
     total += gain[own] if own != NONE else CLASS_STD**2
     for i in range(size):
-        process[cols.PROCESS_MEAN, i] += gain[i] / total * surprise
+        process[cols.PROCESS_MEAN, i] += gain[i] / total * innovation
         for j in range(size):
             process[i, j] -= gain[i] * gain[j] / total

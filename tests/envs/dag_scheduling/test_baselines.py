@@ -209,7 +209,7 @@ def test_rules_tuned_for_other_jobs_leave_no_executor_idle(name: str) -> None:
     assert name != "srpt-caps" or spill("tpch-like") == 0  # as tuned
 
 
-def test_caps_tuned_for_other_jobs_do_no_harm() -> None:
+def test_caps_tuned_for_other_jobs_do_not_stall_a_stream() -> None:
     """With the idling that was tuned for `tpch-like`, this stream took 30 times as long."""
     values = {"workload": "random-dags", "arrivals": "poisson", "load": 0.5, "jobs": 40}
     settings = DagSchedulingSettings.model_validate(values)
