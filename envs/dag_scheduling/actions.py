@@ -11,7 +11,7 @@ from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
 from loadmaster.envs.dag_scheduling.observation import Observation
-from loadmaster.envs.dag_scheduling.rounds import choose, idle_rest
+from loadmaster.envs.dag_scheduling.rounds import choose, decline_rest
 from loadmaster.envs.dag_scheduling.state import SimState
 
 
@@ -65,7 +65,7 @@ def apply_action(
     row, limit, legal = resolve_action(view, row, limit)
     if row == len(view.schedulable) - 1:
         state.clock[cols.DECISIONS] += 1
-        idle_rest(state, bank)
+        decline_rest(state, bank)
     else:
         choose(state, bank, rows[row], executors_granted(view, row, limit))
     return legal

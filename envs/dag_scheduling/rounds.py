@@ -14,11 +14,28 @@ def pool_of(state: SimState, job: int) -> int:
 
 
 @njit_internal
+def declined_before(state: SimState, job: int) -> int:
+    """Return DECLINED of a job's pool, or of the common pool where `job` is NONE."""
+    return state.clock[cols.POOL_DECLINED] if job == NONE else state.jobs[job, cols.DECLINED]
+
+
+@njit_internal
+def mark_declined(state: SimState, job: int, number: int) -> None:
+    """Note that the pool holds executors left idle by choice and was offered before a round."""
+    if job == NONE:
+        state.clock[cols.POOL_DECLINED] = number
+    else:
+        state.jobs[job, cols.DECLINED] = number
+
+
+@njit_internal
 def open_pool_round(state: SimState, job: int) -> None:
     """Open a round for the idle executors of `job`, or of the common pool."""
     state.clock[cols.SOURCE] = pool_of(state, job)
     state.clock[cols.SOURCE_JOB] = job
     state.clock[cols.HELD_EXECUTOR] = NONE
+    if declined_before(state, job) > 0:
+        mark_declined(state, job, state.clock[cols.ROUND] + 1)
     for executor in range(len(state.executors)):
         row = state.executors[executor]
         if row[cols.ACTIVITY] == cols.FREE and row[cols.JOB] == job:
@@ -111,10 +128,24 @@ def choose(state: SimState, bank: JobTemplates, stage: int, amount: int) -> None
 
 @njit_internal
 def idle_rest(state: SimState, bank: JobTemplates) -> None:
-    """Leave the round's remaining executors idle and close the round."""
+    """Leave the round's remaining executors, busy ones included, idle and close the round."""
     for kind in range(len(state.left)):
         if state.left[kind] > 0:
             commit(state, NONE, kind, state.left[kind])
+    close_round(state, bank)
+
+
+@njit_internal
+def decline_rest(state: SimState, bank: JobTemplates) -> None:
+    """Leave the round's remaining executors idle by choice and close the round.
+
+    Unlike those of `idle_rest` they are offered again whenever a job comes or ends or a stage
+    unlocks, and busy ones at the end of their task. The published simulator has no such offers.
+    """
+    if state.setup[cols.AS_PUBLISHED]:
+        idle_rest(state, bank)
+        return
+    state.left[:] = 0
     close_round(state, bank)
 
 
@@ -139,25 +170,38 @@ def close_round(state: SimState, bank: JobTemplates) -> None:
 
 @njit_internal
 def execute_commitment(state: SimState, bank: JobTemplates, executor: int, source: int) -> None:
-    """Execute the source's oldest commitment for executors of this class."""
+    """Execute the source's oldest commitment for executors of this class; idle without one."""
     commitments = state.commitments
     row = state.executors[executor]
     before, entry = NONE, state.commit_first[source]
-    while commitments[entry, cols.OF_CLASS] != row[cols.CLASS]:
+    while entry != NONE and commitments[entry, cols.OF_CLASS] != row[cols.CLASS]:
         before, entry = entry, commitments[entry, cols.NEXT]
+    if entry == NONE:
+        mark_declined(state, join_idle(state, executor), state.clock[cols.ROUND])
+        state.clock[cols.CHANGED] = max(state.clock[cols.CHANGED], 0)
+        return
     stage = commitments[entry, cols.TO_STAGE]
     commitments[entry, cols.AMOUNT] -= 1
     if commitments[entry, cols.AMOUNT] == 0:
         drop_commitment(state, source, before, entry)
     if stage == NONE:
-        keeps_job = has_tasks_to_start(state, row[cols.JOB])
-        placement.join_pool(state, executor, row[cols.JOB] if keeps_job else NONE)
+        join_idle(state, executor)
         return
     job = stage // state.setup[cols.STRIDE]
     state.stages[stage, cols.COMMITTED] -= 1
     if row[cols.JOB] != job:
         state.jobs[job, cols.COMMITTED_IN] -= 1
     placement.assign(state, bank, executor, stage)
+
+
+@njit_internal
+def join_idle(state: SimState, executor: int) -> int:
+    """Idle the executor in its job's pool if tasks are left there; return the job, or NONE."""
+    job = state.executors[executor, cols.JOB]
+    if not has_tasks_to_start(state, job):
+        job = NONE
+    placement.join_pool(state, executor, job)
+    return job
 
 
 @njit_inline

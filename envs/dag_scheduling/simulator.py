@@ -8,7 +8,7 @@ the source, one (stage, amount) at a time (rounds.py).
 
 import numpy as np
 
-from loadmaster.envs.compiled import compiled, njit_inline, splitmix64
+from loadmaster.envs.compiled import compiled, njit_inline, njit_internal, splitmix64
 from loadmaster.envs.dag_scheduling import placement, rounds
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates
@@ -35,9 +35,8 @@ def advance(state: SimState, bank: JobTemplates) -> int:
         if clock[cols.TRACE_ROWS] >= trace_room:  # an event and its round may record that much
             clock[cols.STATUS] = cols.GROW_TRACE
             continue
-        if clock[cols.REOFFER_POOL] and clock[cols.POOLED] > 0:
-            clock[cols.REOFFER_POOL] = 0
-            rounds.open_pool_round(state, NONE)
+        if clock[cols.CHANGED] > 0:
+            reoffer_declined(state)
             continue
         next_arrival = NEVER
         if clock[cols.NEXT_JOB] < len(arrivals):
@@ -89,6 +88,29 @@ def run_task_waves(state: SimState, bank: JobTemplates, until_ms: int, trace_roo
         stages[stage, cols.FINISHED] += 1
         clock[cols.FINISHED_TASKS] += 1
         placement.start_task(state, bank, executor, stage)
+
+
+@njit_inline
+def note_change(state: SimState) -> None:
+    """Have executors that were left idle by choice offered again: there is something new to do.
+
+    With several classes those of the common pool count too: they may fit a stage now.
+    """
+    if state.clock[cols.CHANGED] != NONE:
+        state.clock[cols.CHANGED] = state.clock[cols.ROUND]
+
+
+@njit_internal
+def reoffer_declined(state: SimState) -> None:
+    """Open a round for the next pool that was declined before the change, the common one first."""
+    clock = state.clock
+    for position in range(-1, clock[cols.ACTIVE]):
+        job = NONE if position < 0 else state.order[position]
+        idle = clock[cols.POOLED] if position < 0 else state.jobs[job, cols.IDLE]
+        if idle > 0 and 0 < rounds.declined_before(state, job) <= clock[cols.CHANGED]:
+            rounds.open_pool_round(state, job)
+            return
+    clock[cols.CHANGED] = 0
 
 
 @njit_inline
@@ -144,7 +166,10 @@ def admit_job(state: SimState, bank: JobTemplates) -> None:
         clock[cols.NEXT_JOB] < len(state.arrivals)
         and state.arrivals[clock[cols.NEXT_JOB], 0] == clock[cols.NOW]
     )
-    if clock[cols.POOLED] > 0 and not more_now:
+    if more_now:
+        return
+    note_change(state)
+    if clock[cols.POOLED] > 0:
         rounds.open_pool_round(state, NONE)
 
 
@@ -207,8 +232,8 @@ def complete_stage(state: SimState, bank: JobTemplates, job: int, stage: int) ->
             state.clock[cols.UNLOCKS] += 1
             child[cols.UNLOCKED] = state.clock[cols.UNLOCKS]
             unlocked = True
-    if unlocked and len(state.left) > 1:
-        state.clock[cols.REOFFER_POOL] = 1
+    if unlocked:
+        note_change(state)
     return unlocked
 
 
@@ -238,5 +263,6 @@ def complete_job(state: SimState, job: int) -> None:
     clock[cols.ACTIVE] -= 1
     for later in range(position, clock[cols.ACTIVE]):
         state.order[later] = state.order[later + 1]
-    if len(state.left) > 1:
-        clock[cols.REOFFER_POOL] = 1
+    if state.jobs[job, cols.DECLINED] > 0:
+        rounds.mark_declined(state, NONE, state.jobs[job, cols.DECLINED])
+    note_change(state)

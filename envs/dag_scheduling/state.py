@@ -20,9 +20,9 @@ NEVER = 1 << 62
 # `clock`: scalars.
 NOW, STATUS, SEQUENCE, NEXT_JOB, ACTIVE, FINISHED_JOBS = 0, 1, 2, 3, 4, 5
 FINISHED_TASKS, DECISIONS, JOB_MS, UNLOCKS, ROUND, SOURCE = 6, 7, 8, 9, 10, 11
-SOURCE_JOB, HELD_EXECUTOR, POOLED, FREE_COMMIT, PENDING, REOFFER_POOL = 12, 13, 14, 15, 16, 17
-TRACE_ROWS = 18
-CLOCK_SIZE = 19
+SOURCE_JOB, HELD_EXECUTOR, POOLED, FREE_COMMIT, PENDING, TRACE_ROWS = 12, 13, 14, 15, 16, 17
+CHANGED, POOL_DECLINED = 18, 19
+CLOCK_SIZE = 20
 # NOW            ms since the episode began
 # STATUS         RUNNING to GROW_TRACE
 # SEQUENCE       numbers events; simultaneous events happen in the order they were scheduled
@@ -36,8 +36,10 @@ CLOCK_SIZE = 19
 # POOLED         idle executors that belong to no job
 # FREE_COMMIT    head of the list of unused commitment rows
 # PENDING        executors with an event scheduled (a task's end or an arrival)
-# REOFFER_POOL   1: a stage unlocked, so the common pool gets a round (several classes only)
 # TRACE_ROWS     rows recorded so far
+# CHANGED        round before which a job came or ended or a stage unlocked; 0: all were re-offered;
+#                NONE: no executor has been left idle by choice yet
+# POOL_DECLINED  DECLINED of the common pool
 
 RUNNING, DECIDE, DONE, HORIZON, GROW_JOBS, GROW_TRACE = 0, 1, 2, 3, 4, 5
 FULL = (GROW_JOBS, GROW_TRACE)  # a table is full: `enlarge` it and advance again
@@ -49,12 +51,13 @@ SETUP_SIZE = 7
 
 # `jobs`, one row a slot. TEMPLATE is NONE in an empty slot.
 TEMPLATE, NUMBER, ARRIVAL, STAGES, STAGES_DONE = 0, 1, 2, 3, 4
-MEMBERS, INCOMING, COMMITTED_IN, IDLE = 5, 6, 7, 8
-JOB_COLUMNS = 9
+MEMBERS, INCOMING, COMMITTED_IN, IDLE, DECLINED = 5, 6, 7, 8, 9
+JOB_COLUMNS = 10
 # MEMBERS      executors that belong to the job, working or idle
 # INCOMING     executors moving to it
 # COMMITTED_IN executors of other jobs that are committed to it
 # IDLE         members without a task
+# DECLINED     0, or: its pool holds executors left idle by choice, last offered before this round
 
 # `stages`, one row a stage.
 PROFILE, TASKS, STARTED, FINISHED, COMMITTED, MOVING, WAITING, UNLOCKED = 0, 1, 2, 3, 4, 5, 6, 7
@@ -154,6 +157,8 @@ def new_state(
     state.clock[[SOURCE, SOURCE_JOB, HELD_EXECUTOR]] = NONE
     state.clock[POOLED] = executors
     state.clock[ROUND] = 1
+    several = len(cluster) > 1  # then the common pool may hold executors that fitted no stage
+    state.clock[[CHANGED, POOL_DECLINED]] = (0, 1) if several else (NONE, 0)
     state.jobs[:, TEMPLATE] = NONE
     state.executors[:, [JOB, STAGE, LAST, DESTINATION]] = NONE
     state.executors[:, EVENT_MS] = NEVER

@@ -280,26 +280,73 @@ def test_fitting_class_may_be_committed_ahead() -> None:
     assert jct_ms(result) == [4000]
 
 
-@pytest.mark.parametrize(
-    ("workload", "settings", "expected_ms"),
-    [
-        # Executor 1 stays in the common pool; 0 does the second stage alone, 3..4 and 4..5.
-        (TWO_STEPS, {"executors": 2}, 5000),
-        # Stage 0 on the small one, 2..3, which does not fit stage 1: the big one moves 3..5, 5..6.
-        (SMALL_THEN_BIG, {"executor_classes": BIG_AND_SMALL}, 6000),
-    ],
-)
-def test_common_pool_is_offered_an_unlocked_stage_only_with_several_classes(
-    workload: Workload, settings: dict[str, Any], expected_ms: int
-) -> None:
-    cluster = Cluster(workload, [(0, 0)], **settings)
+def test_idled_executor_is_offered_an_unlocked_stage() -> None:
+    # Executor 0 does stage 0, 2..3; then its own round, and one for executor 1, which was idled.
+    cluster = Cluster(TWO_STEPS, [(0, 0)], executors=2)
+    cluster.play((0, 0, 2, 1))
+    assert cluster.decision()
+    assert cluster.idle() == 1
+    cluster.play((0, 1, 2, 1))
+    assert cluster.now_ms == 3000
+    cluster.play((0, 1, 2, 1))
+    assert cluster.now_ms == 3000
+    assert not cluster.decision()
+    # Executor 0 runs 3..4 and 4..5 while executor 1 moves: it comes too late.
+    assert jct_ms(cluster.result()) == [5000]
+
+
+def test_published_simulator_offers_no_idled_executor_an_unlocked_stage() -> None:
+    cluster = Cluster(TWO_STEPS, [(0, 0)], executors=2, interpolation="as-published")
+    cluster.play((0, 0, 2, 1))
+    assert cluster.decision()
+    assert cluster.idle() == 1
+    cluster.play((0, 1, 2, 1))
+    assert not cluster.decision()
+    assert jct_ms(cluster.result()) == [5000]
+
+
+def test_executor_that_fitted_no_stage_is_offered_an_unlocked_one() -> None:
+    # Stage 0 on the small one, 2..3, which does not fit stage 1: the big one moves 3..5, 5..6.
+    cluster = Cluster(SMALL_THEN_BIG, [(0, 0)], executor_classes=BIG_AND_SMALL)
     cluster.play((0, 0, 2, 1))
     assert cluster.decision()
     assert cluster.idle() == 1
     cluster.play((0, 1, 2, 1))
     assert cluster.now_ms == 3000
     assert not cluster.decision()
-    assert jct_ms(cluster.result()) == [expected_ms]
+    assert jct_ms(cluster.result()) == [6000]
+
+
+def test_executor_idled_in_a_job_is_offered_when_another_job_comes() -> None:
+    # Stage 0 is done 2..3. The executor idles in the job, which has tasks to start, until 10.
+    cluster = Cluster(TWO_STEPS, [(0, 0), (10_000, 0)], executors=1)
+    cluster.play((0, 0, 1, 1))
+    assert cluster.decision()
+    assert cluster.now_ms == 3000
+    assert cluster.idle() == 1
+    assert cluster.decision()
+    assert cluster.now_ms == 10_000
+    assert cluster.options() == {(0, 1), (1, 0)}
+    assert cluster.choose(0, 1, 1) == 1  # it still belongs to the job and need not move
+    assert jct_ms(cluster.finish("fifo"))[0] == 12_000
+
+
+def test_busy_executors_of_an_idled_round_get_rounds_of_their_own() -> None:
+    # Both do a task of job 0, 2..3. The first to end idles its round; the second has another, and
+    # the end of job 0 offers the first again.
+    workload = workload_of([equal_tasks(2, 1000)])
+    cluster = Cluster(workload, [(0, 0), (0, 0)], executors=2)
+    cluster.play((0, 0, 2, 2))
+    assert cluster.decision()
+    assert cluster.view.cluster[obs.FREE_EXECUTORS] == 2  # the busy one may be committed ahead
+    assert cluster.idle() == 2
+    for _ in range(2):
+        assert cluster.decision()
+        assert cluster.now_ms == 3000
+        assert cluster.view.cluster[obs.FREE_EXECUTORS] == 1
+        assert cluster.choose(1, 0, 2) == 1
+    assert not cluster.decision()
+    assert jct_ms(cluster.result()) == [3000, 6000]
 
 
 def test_fitting_idle_executors_are_offered_from_any_pool() -> None:
