@@ -173,8 +173,16 @@ def kernel_for(network: DecimaNetwork) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize(
     "removed",
-    [(), ("graph",), ("limits",), ("graph", "limits"), ("summaries",), ("path_inputs",)]
-    + [("graph", "summaries"), ("graph", "path_inputs")],
+    [
+        (),
+        ("graph",),
+        ("limits",),
+        ("graph", "limits"),
+        ("summaries",),
+        ("path_inputs",),
+        ("graph", "summaries"),
+        ("graph", "path_inputs"),
+    ],
 )
 def test_compiled_network_equals_torch(observations: Tables, removed: tuple[str, ...]) -> None:
     torch.manual_seed(3)
