@@ -53,6 +53,7 @@ class Weights(NamedTuple):
     # 1: the last layer of SCORE_STAGE, of SCORE_LIMIT is not 0. What only silent heads read is not
     # computed: a policy of linear terms and the prior alone decides 3 times faster.
     heads: NDArray[np.int64]  # (2,)
+    unread: NDArray[np.int64]  # stage inputs that are set to 0
 
 
 class Scratch(NamedTuple):
@@ -110,7 +111,8 @@ def weights_of(network: DecimaNetwork) -> Weights:
     for place, head in enumerate((network.score_stage, network.score_limit)):
         if head is not None:
             heads[place] = any(bool(each.any()) for each in head[-1].parameters())
-    return Weights(matrix, bias, shape, linear_stage, linear_limit, prior, heads)
+    unread = np.array([] if network.settings.path_inputs else [features.LONGEST_PATH], np.int64)
+    return Weights(matrix, bias, shape, linear_stage, linear_limit, prior, heads, unread)
 
 
 def _widest(network: DecimaNetwork) -> int:
@@ -153,7 +155,7 @@ def decide(
         if not drop_beyond_reach(view, scratch.ratings):
             return len(view.schedulable) - 1, 1, 0.0
     order_stages(view, scratch)
-    read_inputs(view, scratch)
+    read_inputs(view, weights, scratch)
     if weights.heads.any():
         embed(view, weights, scratch)
     score_stages(view, weights, scratch)
@@ -189,10 +191,12 @@ def order_stages(view: Observation, scratch: Scratch) -> None:
 
 
 @njit_inline
-def read_inputs(view: Observation, scratch: Scratch) -> None:
+def read_inputs(view: Observation, weights: Weights, scratch: Scratch) -> None:
     """Compute the inputs of features.py."""
     read_jobs(view, scratch.job_inputs, 0)
     read_stages(view, scratch.column, scratch.job_inputs, 0, scratch.inputs)
+    for which in weights.unread:
+        scratch.inputs[which, : int(view.cluster[obs_cols.STAGES])] = 0
 
 
 @njit_inline
@@ -207,6 +211,8 @@ def embed(view: Observation, weights: Weights, scratch: Scratch) -> None:
             scratch.stage[i, column] = layer[out, i, column]
     if weights.shape[MESSAGE, 0, 0] > 0:
         pass_messages(view, weights, scratch)
+    if weights.shape[SUMMARISE_STAGE, 0, 0] == 0:
+        return  # the embeddings of jobs and the cluster stay 0
     fill(layer, 0, scratch.inputs, 0, stages)
     fill(layer, features.STAGE_INPUTS, scratch.stage, 0, stages)
     out = perceptron(weights, SUMMARISE_STAGE, layer, stages)

@@ -51,7 +51,7 @@ def read_stages(
         inputs[6, column] = stage[obs_cols.UNSTARTED] * stage[obs_cols.MEAN_S] * _WORK
         inputs[7, column] = stage[obs_cols.UNSTARTED] * _TASK
         inputs[8, column] = stage[obs_cols.MEAN_S] * _DURATION
-        inputs[9, column] = np.log1p(stage[obs_cols.CRITICAL_S]) * _LOG_S
+        inputs[features.LONGEST_PATH, column] = np.log1p(stage[obs_cols.CRITICAL_S]) * _LOG_S
         inputs[10, column] = stage[obs_cols.RUNNING] * _EXECUTOR
         inputs[11, column] = stage[obs_cols.RUNNABLE]
         inputs[12, column] = stage[obs_cols.FITTING] * _EXECUTOR

@@ -33,7 +33,7 @@ PER_LOG_S = 1 / 4
 PER_LOG_COUNT = 1 / 2
 PER_DURATION_S = 1 / 2
 SOURCE, NOT_SOURCE = 2.0, -2.0
-IS_SOURCE = 1  # index of that input
+IS_SOURCE, LONGEST_PATH = 1, 9  # indices of inputs
 
 
 class StageBatch(NamedTuple):

@@ -80,7 +80,7 @@ class DecimaModule(TorchRLModule):
     def _forward_device(self, given: DeviceDecisions) -> dict[str, Tensor]:
         network, sizes = self.network, given.sizes
         places = places_in(given.ints.long(), sizes)
-        batch = _stage_batch(given, places)
+        batch = network.without_unread(_stage_batch(given, places))
         edges = torch.split(torch.stack([places.child, places.parent]), list(sizes.edges), dim=1)
         schedule = MessageSchedule(list(sizes.levels), edges)
         embedded = network.embed(batch, sizes.decisions, schedule)

@@ -14,6 +14,7 @@ from loadmaster.models.decima.features import (
     JOB_INPUTS,
     LIMIT_INPUTS,
     LIMIT_TERMS,
+    LONGEST_PATH,
     STAGE_INPUTS,
     STAGE_TERMS,
     StageBatch,
@@ -130,8 +131,10 @@ class DecimaNetwork(nn.Module):
         width, hidden = settings.width, settings.hidden
         self.settings = settings
         self.encoder = DagEncoder(settings)
-        self.summarise_stage = mlp(STAGE_INPUTS + width, hidden, width, width)
-        self.summarise_job = mlp(width, hidden, width, width)
+        self.summarise_stage = self.summarise_job = None
+        if settings.summaries:
+            self.summarise_stage = mlp(STAGE_INPUTS + width, hidden, width, width)
+            self.summarise_job = mlp(width, hidden, width, width)
         self.score_stage = mlp(STAGE_INPUTS + 3 * width, 32, 16, 8, 1)
         known = JOB_INPUTS + 2 * width + LIMIT_INPUTS
         self.score_limit = mlp(known, 32, 16, 8, 1) if settings.limits else None
@@ -155,14 +158,27 @@ class DecimaNetwork(nn.Module):
     def embed(
         self, batch: StageBatch, observations: int, schedule: MessageSchedule | None = None
     ) -> Embeddings:
-        """A job is the sum of its stages, the cluster the sum of its jobs."""
+        """A job is the sum of its stages, the cluster the sum of its jobs; 0 without summaries."""
         stage = self.encoder(batch, schedule)
         width = self.encoder.width
+        if self.summarise_stage is None or self.summarise_job is None:
+            jobs = len(batch.job_inputs)
+            return Embeddings(
+                stage, stage.new_zeros(jobs, width), stage.new_zeros(observations, width)
+            )
         stages = self.summarise_stage(torch.cat([batch.inputs, stage], dim=1))
         job = stages.new_zeros(len(batch.job_inputs), width).index_add(0, batch.row_job, stages)
         jobs = self.summarise_job(job)
         cluster = stages.new_zeros(observations, width).index_add(0, batch.job_observation, jobs)
         return Embeddings(stage, job, cluster)
+
+    def without_unread(self, batch: StageBatch) -> StageBatch:
+        """The batch with 0 for inputs that the network does not read."""
+        if self.settings.path_inputs:
+            return batch
+        inputs = batch.inputs.clone()
+        inputs[:, LONGEST_PATH] = 0
+        return batch._replace(inputs=inputs)
 
     def stage_scores(self, batch: StageBatch, embedded: Embeddings, stages: int) -> Tensor:
         """(B, stages): a score for every row of the observation, ILLEGAL where not schedulable."""
@@ -253,7 +269,7 @@ class DecimaNetwork(nn.Module):
 
     def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, StageBatch, Embeddings]:
         """Stage scores (B, N), and the inputs and embeddings that `limit_scores` takes."""
-        batch = pack(observation)
+        batch = self.without_unread(pack(observation))
         embedded = self.embed(batch, len(observation["cluster"]))
         scores = self.stage_scores(batch, embedded, observation["stages"].shape[1])
         return scores, batch, embedded

@@ -39,11 +39,13 @@ class PriorSettings(Settings):
 
 
 class DecimaSettings(Settings):
-    """Size of the network, its prior, and the two parts that ablations remove."""
+    """Size of the network, its prior, and the parts that ablations remove."""
 
     width: PositiveInt = 8  # numbers that describe a stage, a job or the cluster
     hidden: PositiveInt = 16  # of the layers in between
     graph: bool = True  # False: no messages between stages
+    summaries: bool = True  # False: jobs and the cluster have no embeddings, only their inputs
+    path_inputs: bool = True  # False: the longest path ahead is no input; the prior still has it
     limits: bool = True  # False: a job may always hold every executor
     prior: PriorSettings | None = None  # rule to start from; None: the network alone decides
 

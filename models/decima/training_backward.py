@@ -64,7 +64,7 @@ def d_scores(
 def back_propagate(weights: Weights, turned: Array32, block: Block, gradient: Weights) -> None:
     """From the gradients of the scores to those of all weights."""
     columns, jobs = block.used[STAGE_COLUMNS], block.used[JOB_COLUMNS]
-    width, gradients, start = len(block.stage), block.gradients, features.STAGE_INPUTS
+    width, gradients = len(block.stage), block.gradients
     for i in range(width):
         block.d_stage[i, :columns] = 0
         block.d_job[i, : whole_blocks(jobs)] = 0
@@ -72,6 +72,21 @@ def back_propagate(weights: Weights, turned: Array32, block: Block, gradient: We
     if weights.shape[SCORE_LIMIT, 0, 0] > 0:
         back_limits(weights, turned, block, gradient)
     back_stages(weights, turned, block, gradient)
+    if weights.shape[SUMMARISE_STAGE, 0, 0] > 0:
+        back_summaries(weights, turned, block, gradient)
+    if weights.shape[MESSAGE, 0, 0] > 0:
+        back_messages(weights, turned, block, gradient)
+    out = weights.shape[PREPARE, 0, 0]
+    copy(block.d_stage, gradients[PREPARE, out], 0, width, 0, columns)
+    back_layers(weights, turned, PREPARE, block, 0, columns)
+    add_weights(weights, PREPARE, block, columns, gradient)
+
+
+@njit_inline
+def back_summaries(weights: Weights, turned: Array32, block: Block, gradient: Weights) -> None:
+    """From the embeddings of clusters to those of jobs, and from these to those of stages."""
+    columns, jobs = block.used[STAGE_COLUMNS], block.used[JOB_COLUMNS]
+    width, gradients, start = len(block.stage), block.gradients, features.STAGE_INPUTS
     out = weights.shape[SUMMARISE_JOB, 0, 0]
     for i in range(width):
         d_summary = gradients[SUMMARISE_JOB, out, i]
@@ -90,12 +105,6 @@ def back_propagate(weights: Weights, turned: Array32, block: Block, gradient: We
     back_layers(weights, turned, SUMMARISE_STAGE, block, 0, columns)
     add_weights(weights, SUMMARISE_STAGE, block, columns, gradient)
     add(gradients[SUMMARISE_STAGE, 0], start, block.d_stage, width, 0, columns)
-    if weights.shape[MESSAGE, 0, 0] > 0:
-        back_messages(weights, turned, block, gradient)
-    out = weights.shape[PREPARE, 0, 0]
-    copy(block.d_stage, gradients[PREPARE, out], 0, width, 0, columns)
-    back_layers(weights, turned, PREPARE, block, 0, columns)
-    add_weights(weights, PREPARE, block, columns, gradient)
 
 
 @njit_inline

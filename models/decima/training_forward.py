@@ -41,12 +41,24 @@ _LOG_COUNT = np.float32(features.PER_LOG_COUNT)
 @njit_internal
 def propagate(decisions: Decisions, rows: Ints, first: int, weights: Weights, block: Block) -> None:
     """Embed (eq. 1), score stages and limits, and write their log-probabilities."""
-    columns, jobs = block.used[STAGE_COLUMNS], block.used[JOB_COLUMNS]
-    width, values = len(block.stage), block.values
+    columns, width, values = block.used[STAGE_COLUMNS], len(block.stage), block.values
+    for which in weights.unread:
+        values[PREPARE, 0, which, :columns] = 0
     out = run_layers(weights, PREPARE, block, 0, columns)
     copy(values[PREPARE, out], block.stage, 0, width, 0, columns)
     if weights.shape[MESSAGE, 0, 0] > 0:
         pass_messages(weights, block)
+    if weights.shape[SUMMARISE_STAGE, 0, 0] > 0:
+        summarise(weights, block)  # else the embeddings of jobs and clusters stay 0
+    score_stages(decisions, rows, first, weights, block)
+    score_limits(decisions, rows, first, weights, block)
+
+
+@njit_inline
+def summarise(weights: Weights, block: Block) -> None:
+    """Embed jobs as sums of their stages, clusters as sums of their jobs."""
+    columns, jobs = block.used[STAGE_COLUMNS], block.used[JOB_COLUMNS]
+    width, values = len(block.stage), block.values
     inputs, start = values[SUMMARISE_STAGE, 0], features.STAGE_INPUTS
     copy(values[PREPARE, 0], inputs, 0, start, 0, columns)
     copy(block.stage, inputs, start, width, 0, columns)
@@ -64,8 +76,6 @@ def propagate(decisions: Decisions, rows: Ints, first: int, weights: Weights, bl
         cluster[: block.used[DECISIONS]] = 0
         for job_column in range(jobs):
             cluster[block.job_decision[job_column]] += summary[job_column]
-    score_stages(decisions, rows, first, weights, block)
-    score_limits(decisions, rows, first, weights, block)
 
 
 @njit_inline

@@ -50,7 +50,16 @@ def outputs_and_gradient(
 PRIOR = {"prior": {"scale": 0.5, "strength": 1.5, "limit_strength": 2.0, "beyond": 1.0}}
 
 
-@pytest.mark.parametrize("network", [{}, {"limits": False}, {"graph": False}, {"width": 5}, PRIOR])
+REMOVED: list[dict[str, Any]] = [
+    {"limits": False},
+    {"graph": False},
+    {"summaries": False},
+    {"graph": False, "summaries": False},
+    {"path_inputs": False},
+]
+
+
+@pytest.mark.parametrize("network", [{}, *REMOVED, {"width": 5}, PRIOR])
 def test_unpadded_passes_equal_the_network_in_torch(network: dict[str, Any]) -> None:
     module = module_of(SETTINGS.total_executors, **network)
     columns = recorded(module)
@@ -68,7 +77,7 @@ def test_unpadded_passes_equal_the_network_in_torch(network: dict[str, Any]) -> 
     torch.testing.assert_close(own[0], expected[0][:, :3], rtol=1e-4, atol=2e-5)
 
 
-@pytest.mark.parametrize("network", [{}, {"limits": False}, {"graph": False}, PRIOR])
+@pytest.mark.parametrize("network", [{}, *REMOVED, PRIOR])
 def test_fixed_tables_equal_unpadded_decisions(network: dict[str, Any]) -> None:
     """Minibatches of several sizes in the same tables, which hold the values of the one before."""
     module = module_of(SETTINGS.total_executors, **network)

@@ -13,7 +13,13 @@ from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
 from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
 from loadmaster.models.decima.features import LIMIT_TERMS, STAGE_TERMS, pack, stable_order
-from loadmaster.models.decima.network import ILLEGAL, DagEncoder, DecimaNetwork, message_schedule
+from loadmaster.models.decima.network import (
+    ILLEGAL,
+    DagEncoder,
+    DecimaNetwork,
+    build_network,
+    message_schedule,
+)
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.platform.bench.encoder import random_dags
 
@@ -165,11 +171,22 @@ def kernel_for(network: DecimaNetwork) -> tuple[Any, Any]:
     return weights_of(network), scratch
 
 
-@pytest.mark.parametrize("graph", [True, False])
-@pytest.mark.parametrize("limits", [True, False])
-def test_compiled_network_equals_torch(observations: Tables, graph: bool, limits: bool) -> None:
+@pytest.mark.parametrize(
+    "removed",
+    [
+        (),
+        ("graph",),
+        ("limits",),
+        ("graph", "limits"),
+        ("summaries",),
+        ("path_inputs",),
+        ("graph", "summaries"),
+        ("graph", "path_inputs"),
+    ],
+)
+def test_compiled_network_equals_torch(observations: Tables, removed: tuple[str, ...]) -> None:
     torch.manual_seed(3)
-    network = DecimaNetwork(DecimaSettings(graph=graph, limits=limits))
+    network = build_network(dict.fromkeys(removed, False))
     weights, scratch = kernel_for(network)
     sampling = np.random.default_rng(9).random((len(first_legal(observations)), 2))
     for greedy, draws in ((True, np.full_like(sampling, -1)), (False, sampling)):
@@ -201,6 +218,33 @@ def test_without_graph_edges_have_no_effect(observations: Tables) -> None:
     found = log_probabilities(network, observations, rows)
     expected = log_probabilities(network, without_edges, rows)
     assert all(torch.equal(*pair) for pair in zip(found, expected, strict=True))
+
+
+def test_without_summaries_other_jobs_have_no_effect(observations: Tables) -> None:
+    """Scores of a job's stages depend on the other jobs only through the summaries."""
+    changed = observations | {"stages": observations["stages"].copy()}
+    rows, each = first_legal(observations), np.arange(len(observations["cluster"]))
+    others = observations["stage_job"] != observations["stage_job"][each, rows][:, None]
+    changed["stages"][..., obs_cols.UNSTARTED] += others * 7
+    for summaries in (True, False):
+        torch.manual_seed(3)
+        network = DecimaNetwork(DecimaSettings(summaries=summaries))
+        scores = [network(as_tensors(each))[0] for each in (observations, changed)]
+        before, after = (own[torch.arange(len(rows)), torch.from_numpy(rows)] for own in scores)
+        assert torch.equal(before, after) != summaries
+
+
+def test_without_path_inputs_the_path_has_no_effect(observations: Tables) -> None:
+    changed = observations | {"stages": observations["stages"].copy()}
+    changed["stages"][..., obs_cols.CRITICAL_S] *= 3
+    rows = first_legal(observations)
+    for path_inputs in (True, False):
+        torch.manual_seed(3)
+        network = DecimaNetwork(DecimaSettings(path_inputs=path_inputs))
+        found = log_probabilities(network, observations, rows)
+        other = log_probabilities(network, changed, rows)
+        equal = all(torch.equal(*pair) for pair in zip(found, other, strict=True))
+        assert equal != path_inputs
 
 
 def test_compiled_network_samples_the_distribution(
