@@ -4,14 +4,13 @@ Moving to a job takes 2 s unless a test sets otherwise, and executors begin outs
 """
 
 import threading
-from typing import Any
 
 import numpy as np
 import pytest
 
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
-from loadmaster.envs.dag_scheduling.jobs import Workload, equal_tasks
+from loadmaster.envs.dag_scheduling.jobs import equal_tasks
 from tests.envs.dag_scheduling.cluster import TOY, Cluster, executors_of, jct_ms, run, workload_of
 
 SINGLE, CHAIN, DIAMOND = range(3)  # templates of TOY
