@@ -88,19 +88,19 @@ def njit_fused(function: Function) -> Function:
     return _compile(function, no_cpython_wrapper=True, fastmath={"contract"})
 
 
+_OPTIONS: dict[str, Any] = {
+    "nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True,
+}  # fmt: skip
+# `jit_options` of numba's `overload`, for functions chosen by the types of their arguments.
+INTERNAL_OPTIONS: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True}
+
+
 def _compile(function: Function, **options: Any) -> Function:
     before = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
     config.CACHE_DIR = str(cache_folder())
     config.CACHE_LOCATOR_CLASSES = f"{__name__}.{PackageCacheLocator.__name__}"
     try:
-        fast: Function = numba.njit(
-            cache=True,
-            nogil=True,
-            error_model="numpy",
-            _nrt=False,
-            no_cfunc_wrapper=True,
-            **options,
-        )(function)
+        fast: Function = numba.njit(cache=True, **_OPTIONS, **options)(function)
         return fast
     finally:
         config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = before

@@ -1,10 +1,11 @@
-"""Search at every decision: try several actions, play each to the end by a rule, take the best.
+"""Search at every decision: try several actions, play each to the end by a policy, take the best.
 
-With foresight the rollouts have the true future of the episode, and the cost never exceeds the
-rule's. Without it, every rollout has a future that a scheduler could draw itself: durations of
-unstarted tasks, ends of running ones given how long they run, and later arrivals of a stream. All
-actions are tried in the same futures. The rule's action is kept unless another one is better by a
-margin in standard errors of the paired differences.
+The policy is a rule, or one of `models` (`players.py`). With foresight the rollouts have the true
+future of the episode, and the cost never exceeds the policy's. Without it, every rollout has a
+future that a scheduler could draw itself (`drawn_futures.py`): durations of unstarted tasks, ends
+of running ones given how long they run, and later arrivals of a stream. All actions are tried in
+the same futures. The policy's action is kept unless another one is better by a margin in standard
+errors of the paired differences.
 """
 
 import math
@@ -14,23 +15,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from loadmaster.envs.compiled import (
-    Ints,
-    compiled,
-    njit_inline,
-    njit_internal,
-    splitmix64,
-    uniform,
-)
+from loadmaster.envs.compiled import Ints, compiled, njit_inline, njit_internal, splitmix64
 from loadmaster.envs.dag_scheduling import observation as obs
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.actions import apply_action, executors_granted
-from loadmaster.envs.dag_scheduling.baselines import Baseline, Rule
-from loadmaster.envs.dag_scheduling.baselines.rules import decide
+from loadmaster.envs.dag_scheduling.drawn_futures import draw_future, note_starts
 from loadmaster.envs.dag_scheduling.exact_search import copy_state
-from loadmaster.envs.dag_scheduling.jobs import FIRST, FRESH, REST, JobTemplates, Workload
+from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation, observe
-from loadmaster.envs.dag_scheduling.placement import profile_level, update_tournament
+from loadmaster.envs.dag_scheduling.players import Player, PlayerFor, act
 from loadmaster.envs.dag_scheduling.rollout import (
     EpisodeResult,
     episode_result,
@@ -42,20 +35,18 @@ from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import NEVER, NONE, SimState, clone_state, with_more_slots
 from loadmaster.envs.errors import InputError
 
-RACE_FROM = 2  # futures after which an action that is no better than the rule's is dropped
+RACE_FROM = 2  # futures after which an action that is no better than the policy's is dropped
 _TRACE_ROWS = 4096  # between two decisions; the search consumes them
 
-# Columns of `running`, one row an executor: its last task or move.
-START_MS, END_MS, WAVE, RUNNING_JOB, RUNNING_STAGE = range(5)
 # Columns of `options`.
 ROW, LIMIT, GRANTED = range(3)
 
 
 @dataclass(frozen=True)
 class Lookahead:
-    """A search: its rule, and how much it tries at a decision."""
+    """A search: the policy that plays, and how much is tried at a decision."""
 
-    rule: Baseline
+    player: PlayerFor
     foresight: bool = False
     options: int = 3  # jobs, by least work left, whose best stages are tried
     futures: int = 6  # drawn at a decision; with foresight there is one
@@ -66,12 +57,13 @@ class Lookahead:
 class Buffers(NamedTuple):
     """Tables of the rollouts: a state with the future, its copy for one action, its observation."""
 
+    player: Player
     future: SimState
     copy: SimState  # shares `setup` and `arrivals` with `future`
     observation: Observation
     rows: Ints
     options: Ints  # (options, 3)
-    differences: NDArray[np.float64]  # (options, 2) sums of differences to the rule, and squares
+    differences: NDArray[np.float64]  # (options, 2) sums of differences to option 0, and squares
 
 
 def run_lookahead(
@@ -85,22 +77,22 @@ def run_lookahead(
     state = initial_state(settings, workload, seed, slots=slots)
     rows = _TRACE_ROWS + 2 * settings.total_executors
     state = state._replace(trace=np.zeros((rows, 4), np.int32), trace_ms=np.zeros((rows, 2), int))
-    bank, rule = workload.bank, search.rule.encoded
+    bank = workload.bank
     running = np.full((settings.total_executors, 5), NONE, np.int64)
     gap_ms = 1000 * mean_interarrival_s(settings, workload)
     futures = 0 if search.foresight else search.futures
-    buffers, view, view_rows = _allocate(state, ahead, search.options)
+    buffers, view, view_rows = _allocate(state, ahead, search)
     while True:
         status = advance(state, bank)
         note_starts(state, running)
         if status == cols.GROW_JOBS:
             state = with_more_slots(state)
-            buffers, view, view_rows = _allocate(state, ahead, search.options)
+            buffers, view, view_rows = _allocate(state, ahead, search)
         elif status == cols.DECIDE:
             observe(state, bank, view, view_rows)
             tables = _with_arrivals(buffers, state, ahead) if ahead else buffers
             option = choose(
-                state, bank, view, view_rows, tables, rule, running, search.options, futures, seed,
+                state, bank, view, view_rows, tables, running, search.options, futures, seed,
                 gap_ms, search.margin,
             )  # fmt: skip
             row, limit, _ = buffers.options[option]
@@ -121,7 +113,7 @@ def check_searchable(settings: DagSchedulingSettings) -> None:
             raise InputError(f"{name} is {given}; expected {wanted} for a search with rollouts")
 
 
-def _allocate(state: SimState, ahead: int, jobs_tried: int) -> tuple[Buffers, Observation, Ints]:
+def _allocate(state: SimState, ahead: int, search: Lookahead) -> tuple[Buffers, Observation, Ints]:
     """Allocate the rollouts' tables, an observation without edges, and its rows."""
     future = clone_state(state)._replace(trace=state.trace[:0], trace_ms=state.trace_ms[:0])
     if ahead:
@@ -131,10 +123,11 @@ def _allocate(state: SimState, ahead: int, jobs_tried: int) -> tuple[Buffers, Ob
         )
     copy = clone_state(future)._replace(setup=future.setup, arrivals=future.arrivals)
     views = [blank_observation(len(state.stages), len(state.jobs), 0) for _ in range(2)]
-    most = 3 * jobs_tried + 3  # and the rule's, the own job's, idling
+    most = 3 * search.options + 3  # and the policy's, the own job's, idling
     rows = np.zeros((2, len(state.stages)), np.int64)
     options, differences = np.zeros((most, 3), np.int64), np.zeros((most, 2))
-    return Buffers(future, copy, views[0], rows[0], options, differences), views[1], rows[1]
+    tables = search.player(future), future, copy, views[0], rows[0], options, differences
+    return Buffers(*tables), views[1], rows[1]
 
 
 def _with_arrivals(buffers: Buffers, state: SimState, ahead: int) -> Buffers:
@@ -148,31 +141,12 @@ def _with_arrivals(buffers: Buffers, state: SimState, ahead: int) -> Buffers:
 
 
 @compiled
-def note_starts(state: SimState, running: Ints) -> None:
-    """Move the trace into `running`: when each executor's task began, and in which wave."""
-    for row in range(state.clock[cols.TRACE_ROWS]):
-        facts, entry = state.trace[row], running[state.trace[row, cols.TRACE_EXECUTOR]]
-        start = state.trace_ms[row, cols.TRACE_START]
-        job, stage = facts[cols.TRACE_JOB], facts[cols.TRACE_STAGE]
-        if facts[cols.TRACE_MOVING]:
-            job = NONE
-        elif entry[RUNNING_JOB] != job or entry[END_MS] < start:
-            entry[WAVE] = FRESH
-        else:
-            entry[WAVE] = REST if entry[RUNNING_STAGE] == stage else FIRST
-        entry[START_MS], entry[END_MS] = start, state.trace_ms[row, cols.TRACE_END]
-        entry[RUNNING_JOB], entry[RUNNING_STAGE] = job, stage
-    state.clock[cols.TRACE_ROWS] = 0
-
-
-@compiled
 def choose(
     state: SimState,
     bank: JobTemplates,
     view: Observation,
     rows: Ints,
     buffers: Buffers,
-    rule: Rule,
     running: Ints,
     jobs_tried: int,
     futures: int,
@@ -180,19 +154,24 @@ def choose(
     gap_ms: float,
     margin: float,
 ) -> int:
-    """Return the number of the best of `buffers.options`, which it fills; 0 is the rule's action.
+    """Return the number of the best of `buffers.options`, which it fills; 0: the policy's action.
 
     `futures` 0 plays in the true future.
     """
     options, sums = buffers.options, buffers.differences
-    row, limit = decide(rule, view, state.setup[cols.SEED], state.clock[cols.DECISIONS])
+    may_choose, given = buffers.observation.schedulable, view.schedulable
+    for place in range(len(given)):
+        may_choose[place] = given[place]
+    row, limit = act(buffers.player, view, state.setup[cols.SEED], state.clock[cols.DECISIONS])
+    for place in range(len(given)):  # also what the policy excluded is tried
+        given[place] = may_choose[place]
     count = fill_options(view, row, limit, jobs_tried, options)
     if count == 1:
         return 0
     best, least = 0, float(NEVER)
     if futures == 0:
         for option in range(count):
-            cost = cost_of(state, bank, view, rows, buffers, rule, option, least)
+            cost = cost_of(state, bank, view, rows, buffers, option, least)
             if cost < least:
                 best, least = option, cost
         return best
@@ -201,11 +180,11 @@ def choose(
     key = splitmix64(splitmix64(seed, NEVER), state.clock[cols.DECISIONS])
     for number in range(1, futures + 1):
         draw_future(state, bank, buffers.future, running, splitmix64(key, number), gap_ms)
-        whole = cost_of(buffers.future, bank, view, rows, buffers, rule, 0, float(NEVER))
+        whole = cost_of(buffers.future, bank, view, rows, buffers, 0, float(NEVER))
         for option in range(1, count):
             if options[option, GRANTED] < 0:
                 continue
-            cost = cost_of(buffers.future, bank, view, rows, buffers, rule, option, float(NEVER))
+            cost = cost_of(buffers.future, bank, view, rows, buffers, option, float(NEVER))
             sums[option, 0] += cost - whole
             sums[option, 1] += (cost - whole) ** 2
             if number >= RACE_FROM and number < futures and sums[option, 0] >= 0:
@@ -296,7 +275,6 @@ def cost_of(
     view: Observation,
     rows: Ints,
     buffers: Buffers,
-    rule: Rule,
     option: int,
     stop_at: float,
 ) -> float:
@@ -309,72 +287,6 @@ def cost_of(
         if clock[cols.JOB_MS] >= stop_at:
             return float(NEVER)
         observe(state, bank, view_then, buffers.rows)
-        row, limit = decide(rule, view_then, state.setup[cols.SEED], clock[cols.DECISIONS])
+        row, limit = act(buffers.player, view_then, state.setup[cols.SEED], clock[cols.DECISIONS])
         apply_action(state, bank, view_then, buffers.rows, row, limit)
     return float(clock[cols.JOB_MS])
-
-
-@compiled
-def draw_future(
-    state: SimState,
-    bank: JobTemplates,
-    future: SimState,
-    running: Ints,
-    key: int | np.uint64,
-    gap_ms: float,
-) -> None:
-    """Copy the state and replace what no scheduler can know by draws keyed by `key`."""
-    copy_state(state, future)
-    future.clock[cols.TRACE_ROWS] = 0
-    now, stride = state.clock[cols.NOW], state.setup[cols.STRIDE]
-    count = len(state.stages)
-    future.setup[cols.SEED] = np.int64(splitmix64(key, count))
-    for position in range(state.clock[cols.ACTIVE]):
-        first = state.order[position] * stride
-        for stage in range(first, first + stride):
-            future.stages[stage, cols.RNG_KEY] = np.int64(splitmix64(key, stage))
-    when = float(now)
-    for number in range(state.clock[cols.NEXT_JOB], len(future.arrivals)):
-        count += 2
-        when -= math.log(uniform(key, count)) * gap_ms
-        future.arrivals[number, 0] = int(when)
-        templates = len(bank.first_stage) - 1
-        future.arrivals[number, 1] = min(int(uniform(key, count + 1) * templates), templates - 1)
-    count += 2
-    for executor in range(len(state.executors)):
-        row = future.executors[executor]
-        if row[cols.ACTIVITY] == cols.WORKING and row[cols.EVENT_MS] != NEVER:
-            entry = running[executor]
-            bits = splitmix64(key, count + executor)
-            lasts = longer_duration(future, bank, row, entry[WAVE], now - entry[START_MS], bits)
-            row[cols.EVENT_MS] = max(entry[START_MS] + lasts, now + 1)
-            update_tournament(future.tree, future.executors, executor)
-
-
-@njit_internal
-def longer_duration(
-    state: SimState, bank: JobTemplates, row: Ints, wave: int, elapsed: int, bits: np.uint64
-) -> int:
-    """Draw the duration of an executor's task from those in its list that exceed `elapsed`.
-
-    The list is that of the executors at the job now. Without such a duration, return `elapsed`.
-    """
-    profile = state.stages[row[cols.STAGE], cols.PROFILE]
-    level = profile_level(state, state.jobs[row[cols.JOB], cols.MEMBERS], bits)
-    first = bank.wave_first[profile, wave, level]
-    end = first + bank.wave_count[profile, wave, level]
-    extra = 0
-    if wave == FRESH and bank.cold_start[profile, level]:
-        extra = state.setup[cols.WARMUP_MS]
-    longer = 0
-    for place in range(first, end):
-        longer += bank.durations_ms[place] + extra > elapsed
-    if longer == 0:
-        return elapsed
-    pick = int(uniform(np.int64(bits), 1) * longer)
-    for place in range(first, end):
-        if bank.durations_ms[place] + extra > elapsed:
-            if pick == 0:
-                return int(bank.durations_ms[place]) + extra
-            pick -= 1
-    return elapsed

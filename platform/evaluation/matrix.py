@@ -1,5 +1,8 @@
 """Judge one policy against the best rule in every setting of a matrix; finished settings are kept.
 
+The best of many rules on some sequences is partly the luckiest one there. With `select` in the file
+it is chosen on other sequences than those that are judged.
+
 The figures of a finished setting go to `settings/NAME.json` in the output folder, with a digest of
 what they depend on. The same command reads them instead of running the episodes again.
 """
@@ -9,7 +12,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +32,7 @@ from loadmaster.platform.evaluation.statistics import Difference, Summary, summa
 from loadmaster.platform.systems.bundle_ref import BundleRef
 
 KEPT_FOLDER = "settings"  # in the output folder
-FORMAT = 1  # of kept files
+FORMAT = 2  # of kept files
 Outcome = Literal["win", "tie", "loss"]
 OUTCOMES: tuple[Outcome, ...] = ("win", "tie", "loss")
 
@@ -42,6 +45,7 @@ class MatrixRow:
     comparison: Comparison
     policy: str
     rule: str  # the best baseline, oracles and the policy itself excluded
+    hindsight: str  # likewise, on the judged sequences
     learned: Mapping[str, Any]  # record of the policy's bundle; empty for a rule
     from_file: bool  # read from the output folder
 
@@ -112,6 +116,13 @@ class MatrixResult:
     @property
     def summary(self) -> MatrixSummary:
         return summarise_rows(self.rows)
+
+    @property
+    def hindsight(self) -> MatrixSummary | None:
+        """Against the best rules of the judged sequences; None if they were chosen there anyway."""
+        if not any(row.entry.selection for row in self.rows):
+            return None
+        return summarise_rows([replace(row, rule=row.hindsight) for row in self.rows])
 
     @property
     def groups(self) -> dict[str, MatrixSummary]:
@@ -190,16 +201,19 @@ class MatrixRunner:
             return reason
         try:
             setup = self._adapter.prepare(entry.settings)
-            if not _rules(self._adapter, setup, names[0]) & set(policies):
+            own_rules = _rules(self._adapter, setup, names[0])
+            rules = [policy for policy in policies if policy in own_rules]
+            if not rules:
                 raise InputError(f"no rule beside {names[0]}; expected one that is no oracle")
             with adapters.collect_warnings() as warnings:
+                rule = self._select(setup, rules, entry)
                 episodes = adapters.run_episodes(
                     setup, learned, policies, entry.seeds, self._threads, on_episode
                 )
         except InputError as fault:
             raise InputError(f"{entry.where}: {entry.name}: {fault}") from None
         result = compare(self._adapter, setup, entry.seeds, episodes, warnings=warnings)
-        record = _record(result, names[0], digest, adapters.learned_records(learned))
+        record = _record(result, names[0], rule, digest, adapters.learned_records(learned))
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic_text_file(path) as file:
             json.dump(record, file, indent=1)
@@ -216,6 +230,13 @@ class MatrixRunner:
             for name, bundle in learned.items()
         }
 
+    def _select(self, setup: EvaluationSetup, rules: Sequence[str], entry: MatrixEntry) -> str:
+        """The best rule on the sequences for the selection; empty if there are none."""
+        if not entry.selection:
+            return ""
+        episodes = adapters.run_episodes(setup, {}, rules, entry.selection, self._threads)
+        return compare(self._adapter, setup, entry.selection, episodes).policies[0]
+
     def _digest(self, entry: MatrixEntry, policies: Sequence[str], learned: Learned) -> str:
         """SHA-256 of what the figures depend on: settings, seeds, policies, rules and code."""
         environment = self._adapter.environment
@@ -227,6 +248,7 @@ class MatrixRunner:
             "traces": traces_folder(environment, entry.settings),
             "calibration": _calibration_digest(environment, entry.settings),
             "seeds": list(entry.seeds),
+            "selection": list(entry.selection),
             "policies": list(policies),
             "learned": {name: bundle.manifest.sha256 for name, bundle in learned.items()},
         }
@@ -244,13 +266,14 @@ def _calibration_digest(environment: str, settings: Any) -> str:
 
 
 def _record(
-    result: Comparison, policy: str, digest: str, learned: Mapping[str, Any]
+    result: Comparison, policy: str, rule: str, digest: str, learned: Mapping[str, Any]
 ) -> dict[str, Any]:
     """The figures of a setting for its file."""
     setup = result.setup
     return {
         "digest": digest,
         "policy": policy,
+        "rule": rule,
         "workload": setup.workload,
         "conditions": setup.conditions,
         "notes": list(result.notes),
@@ -307,9 +330,9 @@ def _row(
     comparison = compare_values(adapter, setup, entry.seeds, values)
     policy = record["policy"]
     rules = _rules(adapter, setup, policy)
-    rule = next(name for name in comparison.policies if name in rules)  # the best comes first
+    best = next(name for name in comparison.policies if name in rules)  # the best comes first
     learned = record["learned"].get(policy, {})
-    return MatrixRow(entry, comparison, policy, rule, learned, from_file)
+    return MatrixRow(entry, comparison, policy, record["rule"] or best, best, learned, from_file)
 
 
 def _rules(adapter: EnvironmentAdapter, setup: EvaluationSetup, policy: str) -> set[str]:

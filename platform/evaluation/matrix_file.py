@@ -35,6 +35,13 @@ class NamedSettings(Settings):
         return name
 
 
+class SelectionSeeds(Settings):
+    """Sequences on which the best rule of each setting is chosen."""
+
+    seeds: PositiveInt = 20
+    first_seed: NonNegativeInt
+
+
 class MatrixFile(Settings):
     """A matrix file."""
 
@@ -42,6 +49,7 @@ class MatrixFile(Settings):
     purpose: str = ""
     seeds: PositiveInt = 20
     first_seed: NonNegativeInt = 0
+    select: SelectionSeeds | None = None  # None: the best rule is chosen on the judged sequences
     base: dict[str, Any] = Field(default={})  # settings of the environment, for all entries
     settings: tuple[NamedSettings, ...] = Field(min_length=1)
 
@@ -55,6 +63,7 @@ class MatrixEntry:
     settings: Any
     seeds: tuple[int, ...]
     where: str  # file:line
+    selection: tuple[int, ...] = ()  # seeds on which the best rule is chosen; empty: `seeds`
 
 
 @dataclass(frozen=True)
@@ -97,10 +106,21 @@ def read_matrix(
             settings = build({**file.base, **one.set, **(given or {})})
         except InputError as fault:
             raise InputError(f"{where}: {one.name}: {fault}") from None
-        count = seeds or one.seeds or file.seeds
-        own = tuple(range(first, first + count))
-        entries[one.name] = MatrixEntry(one.name, one.group, settings, own, where)
+        own = tuple(range(first, first + (seeds or one.seeds or file.seeds)))
+        chosen_on = _selection(file, seeds)
+        if set(chosen_on) & set(own):
+            wrong = f"the best rule is chosen on sequences {one.name} is judged on; expected others"
+            raise document.fault(("select",), wrong)
+        entries[one.name] = MatrixEntry(one.name, one.group, settings, own, where, chosen_on)
     return Matrix(path.stem, file.purpose, environment, tuple(entries.values()))
+
+
+def _selection(file: MatrixFile, most: int | None) -> tuple[int, ...]:
+    """Seeds on which the best rule is chosen; `most`, given for a quick look, limits them too."""
+    if file.select is None:
+        return ()
+    count = file.select.seeds if most is None else min(most, file.select.seeds)
+    return tuple(range(file.select.first_seed, file.select.first_seed + count))
 
 
 def _shipped(environment: str) -> Path:
@@ -120,14 +140,17 @@ def _parse(document: Document) -> MatrixFile:
         first = fault.errors()[0]
         keys: Keys = first["loc"]
         if first["type"] == "extra_forbidden":
-            kind = MatrixFile if len(keys) == 1 else NamedSettings
+            kind = {"settings": NamedSettings, "select": SelectionSeeds}.get(
+                str(keys[0]), MatrixFile
+            )
             unknown = unknown_name("key", str(keys[-1]), kind.model_fields)
             raise InputError(f"{document.where(keys)}: {unknown}") from None
         message = first["msg"].removeprefix("Value error, ")
         if first["type"] == "missing":
-            message = "missing; expected in every matrix file"
-            if len(keys) > 1:
-                message = "missing; expected in every setting"
+            place = "setting" if keys[0] == "settings" and len(keys) > 1 else "matrix file"
+            message = f"missing; expected in every {place}"
+            if keys[0] == "select":
+                message = "missing; expected beside seeds"
         raise document.fault(keys, message) from None
 
 

@@ -108,6 +108,11 @@ def sentences(result: MatrixResult) -> list[str]:
         lines += [f"{name}: {_summary_text(result, own)}" for name, own in result.groups.items()]
         rules = result.summary.best_rules.items()
         lines.append(f"Best rule: {', '.join(f'{name} {count}' for name, count in rules)}")
+        if (hindsight := result.hindsight) is not None:
+            lines.append(
+                f"Against the rule that is best on the judged sequences themselves: "
+                f"{_summary_text(result, hindsight)}"
+            )
         if (oracle := result.summary.oracle) is not None:
             overall = _signed(oracle.mean, oracle.interval, result.rows[0].metric)
             lines.append(
@@ -181,6 +186,7 @@ def as_json(result: MatrixResult, files: Sequence[str]) -> dict[str, Any]:
         "settings": {row.entry.name: _row_record(row) for row in result.rows},
         "not_run": result.not_run,
         "summary": _summary_record(result.summary) if result.rows else None,
+        "hindsight": None if result.hindsight is None else _summary_record(result.hindsight),
         "groups": {name: _summary_record(own) for name, own in result.groups.items()},
         "files": list(files),
     }
@@ -195,11 +201,14 @@ def _row_record(row: MatrixRow) -> dict[str, Any]:
         "settings": entry.settings.model_dump(mode="json", exclude_defaults=True),
         "first_seed": entry.seeds[0],
         "seeds": len(entry.seeds),
+        "first_selection_seed": entry.selection[0] if entry.selection else None,
+        "selection_seeds": len(entry.selection),
         "metric": row.metric.name,
         "unit": row.metric.unit,
         "policy": row.policy,
         "learned": dict(row.learned),
         "best_rule": row.rule,
+        "best_rule_in_hindsight": row.hindsight,
         "parameters": comparison.setup.parameters.get(row.rule, ""),
         "outcome": row.outcome,
         "difference": difference_record(row.difference),

@@ -1,26 +1,34 @@
-"""Mean completion times of a rule, Decima, and searches around the rule, above a lower bound.
+"""Mean completion times of a rule, Decima, and searches around both, above a lower bound.
 
 All run the same job sequences, so differences are paired. `search` draws the futures of its
-rollouts and could decide in a real cluster. `foresight` plays the true future, as no scheduler can,
-and is no optimum: a better schedule may exist. No schedule is below `bound`.
+rollouts from what a scheduler can know. `foresight` plays the true future, as no scheduler can, and
+is no optimum: a better schedule may exist. Both play by the rule, those with `-decima` by Decima.
+No schedule is below `bound`.
 """
 
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from loadmaster.envs.compiled import compiled
+from loadmaster.envs.dag_scheduling import players
 from loadmaster.envs.dag_scheduling.calibration import tuned_baseline
 from loadmaster.envs.dag_scheduling.episode import run_episode
 from loadmaster.envs.dag_scheduling.lookahead import Lookahead, check_searchable, run_lookahead
 from loadmaster.envs.dag_scheduling.lower_bound import jct_bounds
+from loadmaster.envs.dag_scheduling.observation import Observation
+from loadmaster.envs.dag_scheduling.players import PlayerFor, register_player
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.state import SimState
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.registry import find_system
+from loadmaster.models.decima.compiled import Scratch, Weights, decide, scratch_for
+from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.platform.bench.foresight import ForesightEffort
 from loadmaster.platform.bench.measurements import Figure, write_tables
 from loadmaster.platform.evaluation.adapters import choose_seeds, choose_workers, given_values
@@ -30,10 +38,13 @@ from loadmaster.platform.systems.decima.evaluation import EVALUATION
 
 FILES = TABLE, DIFFERENCES = "sequences.csv", "differences.csv"
 RULE, POLICY, SEARCH, FORESIGHT, BOUND = "srpt-caps", "decima", "search", "foresight", "bound"
+POLICY_SEARCH, POLICY_FORESIGHT = "search-decima", "foresight-decima"
+SEARCHES = (SEARCH, FORESIGHT, POLICY_SEARCH, POLICY_FORESIGHT)
 COMPARED = (  # contender, reference
-    (POLICY, RULE), (SEARCH, RULE), (FORESIGHT, RULE), (BOUND, RULE),
-    (SEARCH, POLICY), (FORESIGHT, POLICY), (BOUND, POLICY), (BOUND, FORESIGHT),
-)  # fmt: skip
+    *((name, RULE) for name in (POLICY, *SEARCHES, BOUND)),
+    *((name, POLICY) for name in (*SEARCHES, BOUND)),
+    (BOUND, POLICY_FORESIGHT),
+)
 
 Runner = Callable[[int], float]  # seed -> mean completion time, s
 
@@ -57,7 +68,7 @@ def measure(
         name = f"{prefix}/{record['policy']}_to_{record['reference']}"
         for part in ("percent", "percent_low", "percent_high"):
             yield Figure(f"{name}/{part}", record[part], "%", higher_is_better=False)
-    for name in (SEARCH, FORESIGHT):
+    for name in SEARCHES:
         spent = float(np.mean([record[f"{name}_cpu_s"] for record in records]))
         yield Figure(f"{prefix}/{name}/cpu_s_an_episode", spent, "s", higher_is_better=False)
 
@@ -68,17 +79,48 @@ def contenders(settings: DagSchedulingSettings, effort: ForesightEffort) -> dict
     rule = tuned_baseline(RULE, settings, workload)
     policy = best_pretrained(find_system("decima"), settings).policy
 
-    def searched(foresight: bool) -> Runner:
-        search = Lookahead(rule, foresight, effort.options, effort.futures)
+    def searched(player: PlayerFor, foresight: bool) -> Runner:
+        search = Lookahead(player, foresight, effort.options, effort.futures)
         return lambda seed: run_lookahead(settings, workload, seed, search).mean_jct_s
 
     return {
         RULE: lambda seed: run_episode(RULE, settings, seed, workload).mean_jct_s,
         POLICY: lambda seed: policy.run(settings, seed, workload).mean_jct_s,
-        SEARCH: searched(foresight=False),
-        FORESIGHT: searched(foresight=True),
+        SEARCH: searched(players.player_of(rule), foresight=False),
+        FORESIGHT: searched(players.player_of(rule), foresight=True),
+        POLICY_SEARCH: searched(_player_of(policy), foresight=False),
+        POLICY_FORESIGHT: searched(_player_of(policy), foresight=True),
         BOUND: lambda seed: jct_bounds(settings, workload, seed).best,
     }
+
+
+class PolicyTables(NamedTuple):
+    """What `act` plays by."""
+
+    weights: Weights
+    scratch: Scratch
+
+
+@compiled
+def act_by_network(
+    player: PolicyTables, view: Observation, seed: int, count: int
+) -> tuple[int, int]:
+    """Take the best-scored stage and limit."""
+    row, limit, _ = decide(view, player.weights, player.scratch, -1.0, -1.0)
+    return row, limit
+
+
+register_player(PolicyTables, act_by_network)
+
+
+def _player_of(policy: DecimaPolicy) -> PlayerFor:
+    """Play by the policy's best decisions."""
+
+    def tables(state: SimState) -> PolicyTables:
+        sizes = len(state.stages), len(state.jobs), len(state.executors)
+        return PolicyTables(policy.weights, scratch_for(policy.network, *sizes))
+
+    return tables
 
 
 def run_all(

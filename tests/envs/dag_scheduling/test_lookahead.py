@@ -10,16 +10,18 @@ from loadmaster.envs.compiled import Ints
 from loadmaster.envs.dag_scheduling import state as cols
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.calibration import tuned_baseline
+from loadmaster.envs.dag_scheduling.drawn_futures import draw_future
 from loadmaster.envs.dag_scheduling.jobs import Workload, equal_tasks
-from loadmaster.envs.dag_scheduling.lookahead import Lookahead, draw_future, run_lookahead
+from loadmaster.envs.dag_scheduling.lookahead import Lookahead, run_lookahead
 from loadmaster.envs.dag_scheduling.lower_bound import JctBounds, jct_bounds
+from loadmaster.envs.dag_scheduling.players import player_of
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.state import SimState, clone_state
 from loadmaster.envs.errors import InputError
 from tests.envs.dag_scheduling.cluster import TOY, Cluster, simulate, workload_of
 
-RULE = BASELINES["srpt-caps"]
+RULE = player_of(BASELINES["srpt-caps"])
 STREAM = {"arrivals": "poisson", "interarrival_s": 3.0}
 SHAPES = workload_of([equal_tasks(1, 2000), equal_tasks(2, 3000, 0)], [equal_tasks(2, 1000)])
 
@@ -42,7 +44,7 @@ def test_bound_optimum_foresight_and_rule_are_in_order(
         bound = bounds(seed, workload, **values)
         optimum = simulate("optimal", seed, workload, **values).mean_jct_s
         tuned = tuned_baseline("srpt-caps", DagSchedulingSettings(**values), workload)
-        search = Lookahead(tuned, foresight=True)
+        search = Lookahead(player_of(tuned), foresight=True)
         foresight = searched(seed, workload, search, **values).mean_jct_s
         rule = simulate("srpt-caps", seed, workload, **values).mean_jct_s
         assert 0 < max(bound.paths, bound.srpt, bound.busy) == bound.best <= optimum + 1e-9

@@ -11,8 +11,9 @@ from loadmaster.platform.systems.decima.foresight_bench import (
     DIFFERENCES,
     FORESIGHT,
     POLICY,
+    POLICY_FORESIGHT,
     RULE,
-    SEARCH,
+    SEARCHES,
     TABLE,
 )
 from tests.platform.cli.one_line import Cli
@@ -27,14 +28,15 @@ def test_figures_follow_the_table(tmp_path: Path, capfd: pytest.CaptureFixture[s
     found = {each["name"].removeprefix("decima/foresight/"): each["value"] for each in results}
     table, differences = pd.read_csv(folder / TABLE), pd.read_csv(folder / DIFFERENCES)
     assert table["seed"].tolist() == [11, 12, 13]
-    for name in (RULE, POLICY, SEARCH, FORESIGHT, BOUND):
+    for name in (RULE, POLICY, *SEARCHES, BOUND):
         assert found[f"{name}/jct_s"] == pytest.approx(table[f"{name}_jct_s"].mean(), abs=1e-4)
     assert (table[f"{FORESIGHT}_jct_s"] <= table[f"{RULE}_jct_s"] + 1e-4).all()
-    for name in (RULE, POLICY, SEARCH, FORESIGHT):
+    assert (table[f"{POLICY_FORESIGHT}_jct_s"] <= table[f"{POLICY}_jct_s"] + 1e-4).all()
+    for name in (RULE, POLICY, *SEARCHES):
         assert (table[f"{BOUND}_jct_s"] <= table[f"{name}_jct_s"] + 1e-4).all()
     assert list(zip(differences.policy, differences.reference, strict=True)) == list(COMPARED)
     for row in differences.itertuples():
         gain = 100 * (found[f"{row.policy}/jct_s"] / found[f"{row.reference}/jct_s"] - 1)
         assert found[f"{row.policy}_to_{row.reference}/percent"] == pytest.approx(gain)
         assert row.percent_low <= row.percent <= row.percent_high
-    assert found[f"{SEARCH}/cpu_s_an_episode"] > 0
+    assert all(found[f"{name}/cpu_s_an_episode"] > 0 for name in SEARCHES)

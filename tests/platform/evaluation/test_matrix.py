@@ -144,6 +144,54 @@ def test_best_oracle_is_compared_with_the_best_rule(
     assert f"{np.mean(expected):+.1f}%" in cli(command).out.split("Best oracle")[1]
 
 
+SELECTING = FILE.replace("base:", "select: {first_seed: 70, seeds: 4}\nbase:")
+
+
+def test_best_rule_is_chosen_on_other_sequences(
+    machine: Path, cli: Cli, episodes_run: Count
+) -> None:
+    (machine / "m.yaml").write_text(SELECTING)
+    record = cli.json(COMMAND)
+    assert episodes_run() == [8, 18, 8, 15, 8, 18]
+    for name, jobs, seeds in (("few", 4, 6), ("some", 8, 5), ("many", 16, 6)):
+        row, rules = record["settings"][name], ("arrival", "longest")
+        for key, drawn in (
+            ("best_rule", range(70, 74)),
+            ("best_rule_in_hindsight", range(30, 30 + seeds)),
+        ):
+            means = {rule: float(jct(rule, jobs, drawn).mean()) for rule in rules}
+            assert row[key] == min(means, key=means.__getitem__)
+        judged = range(30, 30 + seeds)
+        expected = paired_difference(
+            jct("shortest", jobs, judged), jct(row["best_rule"], jobs, judged)
+        )
+        assert row["difference"]["percent"] == pytest.approx(expected.percent, abs=1e-6)
+        assert (row["first_selection_seed"], row["selection_seeds"]) == (70, 4)
+    assert sum(record["hindsight"]["best_rules"].values()) == 3
+    assert "Against the rule that is best on the judged sequences" in cli(COMMAND).out
+    assert episodes_run() == []
+    cli(f"{COMMAND} --seeds 2")
+    assert episodes_run() == [4, 6] * 3
+
+
+def test_rules_that_change_places_on_the_judged_sequences(
+    machine: Path, cli: Cli, monkeypatch: Patch
+) -> None:
+    """The rule of the selection counts, though another one is ahead where it is judged."""
+
+    def alternating(policy: str, seed: int, jobs: int) -> Any:
+        swapped = {"arrival": "longest", "longest": "arrival"} if seed < 50 else {}
+        return machine_episode(swapped.get(policy, policy), seed, jobs)
+
+    monkeypatch.setattr(example, "machine_episode", alternating)
+    (machine / "m.yaml").write_text(SELECTING)
+    record = cli.json(COMMAND)
+    for row in record["settings"].values():
+        assert row["best_rule"] != row["best_rule_in_hindsight"]
+    best = record["summary"]["difference"]["mean"], record["hindsight"]["difference"]["mean"]
+    assert best[0] < best[1] < 0
+
+
 def test_higher_can_be_better(machine: Path, cli: Cli, monkeypatch: Patch) -> None:
     reward = example.Metric(
         "reward", "reward", "", lambda e: -float(e.completion_s.mean()),
@@ -231,6 +279,9 @@ def test_traces_that_are_missing(monkeypatch: Patch, tmp_path: Path) -> None:
         (FILE.replace("jobs: 8", "job: 8"), "m.yaml:8: some: unknown setting 'job'"),
         (FILE.replace("seeds: 5", "seeds: 0"), "m.yaml:8: settings.1.seeds: "),
         (FILE.replace(": machine", ": toaster"), "m.yaml:2: environment: 'toaster'"),
+        (SELECTING.replace("70", "34"), "m.yaml:5: select: the best rule is chosen on sequences"),
+        (SELECTING.replace("first_seed: 70, ", ""), "m.yaml:5: select.first_seed: missing"),
+        (SELECTING.replace("seeds: 4}", "sees: 4}"), "m.yaml:5: unknown key 'sees'"),
     ],
 )
 def test_bad_file_is_one_line(text: str, words: str, machine: Path, cli: Cli) -> None:
@@ -314,7 +365,8 @@ def test_shipped_matrix(environment: str, least: int) -> None:
     adapter = adapters.find_adapter(environment)
     shipped = read_matrix(Path("shipped"), environment, adapter.settings)
     assert len(shipped.entries) >= least
-    assert {entry.seeds[0] for entry in shipped.entries} == {600_000}
+    assert {entry.seeds[0] for entry in shipped.entries} == {800_000}
+    assert {entry.selection[0] for entry in shipped.entries} == {850_000}
     for named in NAMED[environment]:
         assert any(
             all(getattr(entry.settings, key) == value for key, value in named.items())
