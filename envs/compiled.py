@@ -18,6 +18,7 @@ import numba
 import numpy as np
 from numba import config
 from numba.core.caching import UserProvidedCacheLocator
+from numba.extending import overload
 from numpy.typing import NDArray
 
 _STEP = np.uint64(0x9E3779B97F4A7C15)  # splitmix64's increment, bits of the golden ratio
@@ -25,6 +26,9 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 _S11, _S27, _S30, _S31 = np.uint64(11), np.uint64(27), np.uint64(30), np.uint64(31)
 _UNIT = 2.0**-53
+_OPTIONS: dict[str, Any] = {
+    "nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True,
+}  # fmt: skip
 
 Ints = NDArray[np.int64]  # a table of compiled code
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -88,11 +92,15 @@ def njit_fused(function: Function) -> Function:
     return _compile(function, no_cpython_wrapper=True, fastmath={"contract"})
 
 
-_OPTIONS: dict[str, Any] = {
-    "nogil": True, "error_model": "numpy", "_nrt": False, "no_cfunc_wrapper": True,
-}  # fmt: skip
-# `jit_options` of numba's `overload`, for functions chosen by the types of their arguments.
-INTERNAL_OPTIONS: dict[str, Any] = {**_OPTIONS, "no_cpython_wrapper": True}
+def compiled_overload(of: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Register a function that gets the types of the arguments of `of` and returns code or None.
+
+    In compiled code, calls of `of` run the code that is returned for the types at hand.
+    """
+    # `strict` would forbid annotations.
+    options = {**_OPTIONS, "no_cpython_wrapper": True}
+    register: Callable[[Function], Function] = overload(of, jit_options=options, strict=False)
+    return register
 
 
 def _compile(function: Function, **options: Any) -> Function:

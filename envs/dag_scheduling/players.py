@@ -8,9 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from numba import types
-from numba.extending import overload
 
-from loadmaster.envs.compiled import INTERNAL_OPTIONS
+from loadmaster.envs.compiled import compiled_overload
 from loadmaster.envs.dag_scheduling.baselines import Baseline
 from loadmaster.envs.dag_scheduling.baselines.rules import decide
 from loadmaster.envs.dag_scheduling.observation import Observation
@@ -33,7 +32,7 @@ def act(player: Player, view: Observation, seed: int, count: int) -> tuple[int, 
     raise NotImplementedError("compiled code only")
 
 
-@overload(act, jit_options=INTERNAL_OPTIONS, strict=False)  # strict forbids annotations
+@compiled_overload(act)
 def _act_by_rule(player: Any, view: Any, seed: Any, count: Any) -> Any:
     if isinstance(player, types.BaseTuple) and not isinstance(player, types.BaseNamedTuple):
         return lambda player, view, seed, count: decide(player, view, seed, count)
@@ -43,7 +42,7 @@ def _act_by_rule(player: Any, view: Any, seed: Any, count: Any) -> Any:
 def register_player(kind: type, function: Callable[..., tuple[int, int]]) -> None:
     """Make `act` call a compiled function, with the same arguments, for a NamedTuple type."""
 
-    @overload(act, jit_options=INTERNAL_OPTIONS, strict=False)  # strict forbids annotations
+    @compiled_overload(act)
     def _act_by_type(player: Any, view: Any, seed: Any, count: Any) -> Any:
         if isinstance(player, types.BaseNamedTuple) and player.instance_class is kind:
             return lambda player, view, seed, count: function(player, view, seed, count)

@@ -140,9 +140,9 @@ def _parse(document: Document) -> MatrixFile:
         first = fault.errors()[0]
         keys: Keys = first["loc"]
         if first["type"] == "extra_forbidden":
-            kind = {"settings": NamedSettings, "select": SelectionSeeds}.get(
-                str(keys[0]), MatrixFile
-            )
+            kind: type[Settings] = MatrixFile
+            if len(keys) > 1:
+                kind = NamedSettings if keys[0] == "settings" else SelectionSeeds
             unknown = unknown_name("key", str(keys[-1]), kind.model_fields)
             raise InputError(f"{document.where(keys)}: {unknown}") from None
         message = first["msg"].removeprefix("Value error, ")

@@ -34,7 +34,7 @@ from loadmaster.platform.bench.measurements import Figure, write_tables
 from loadmaster.platform.evaluation.adapters import choose_seeds, choose_workers, given_values
 from loadmaster.platform.evaluation.statistics import paired_difference
 from loadmaster.platform.systems.bundle_ref import best_pretrained
-from loadmaster.platform.systems.decima.evaluation import EVALUATION
+from loadmaster.platform.systems.decima.evaluation import EVALUATION, LearnedDecima
 
 FILES = TABLE, DIFFERENCES = "sequences.csv", "differences.csv"
 RULE, POLICY, SEARCH, FORESIGHT, BOUND = "srpt-caps", "decima", "search", "foresight", "bound"
@@ -78,6 +78,7 @@ def contenders(settings: DagSchedulingSettings, effort: ForesightEffort) -> dict
     workload = load_workload(settings)
     rule = tuned_baseline(RULE, settings, workload)
     policy = best_pretrained(find_system("decima"), settings).policy
+    assert isinstance(policy, LearnedDecima)
 
     def searched(player: PlayerFor, foresight: bool) -> Runner:
         search = Lookahead(player, foresight, effort.options, effort.futures)
