@@ -24,6 +24,7 @@ from loadmaster.envs.dag_scheduling.exact_search import copy_state
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, blank_observation, observe
 from loadmaster.envs.dag_scheduling.players import Player, PlayerFor, act
+from loadmaster.envs.dag_scheduling.profiles import with_mean_durations
 from loadmaster.envs.dag_scheduling.rollout import (
     EpisodeResult,
     episode_result,
@@ -52,6 +53,7 @@ class Lookahead:
     futures: int = 6  # drawn at a decision; with foresight there is one
     arrivals: int = 10  # of a stream that each drawn future has
     margin: float = 1.0  # standard errors by which another action must be better
+    only_means: bool = False  # rollouts know the mean duration of a stage alone, as a service does
 
 
 class Buffers(NamedTuple):
@@ -78,6 +80,7 @@ def run_lookahead(
     rows = _TRACE_ROWS + 2 * settings.total_executors
     state = state._replace(trace=np.zeros((rows, 4), np.int32), trace_ms=np.zeros((rows, 2), int))
     bank = workload.bank
+    known = with_mean_durations(bank) if search.only_means else bank  # of the rollouts
     running = np.full((settings.total_executors, 5), NONE, np.int64)
     gap_ms = 1000 * mean_interarrival_s(settings, workload)
     futures = 0 if search.foresight else search.futures
@@ -92,7 +95,7 @@ def run_lookahead(
             observe(state, bank, view, view_rows)
             tables = _with_arrivals(buffers, state, ahead) if ahead else buffers
             option = choose(
-                state, bank, view, view_rows, tables, running, search.options, futures, seed,
+                state, known, view, view_rows, tables, running, search.options, futures, seed,
                 gap_ms, search.margin,
             )  # fmt: skip
             row, limit, _ = buffers.options[option]

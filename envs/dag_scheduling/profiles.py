@@ -58,6 +58,17 @@ def without_durations(mean_ms: NDArray[np.float64]) -> Profiles:
     return Profiles(levels, mean_ms, waves, waves, cold, durations)
 
 
+def with_mean_durations(bank: JobTemplates) -> JobTemplates:
+    """Replace all lists of a stage by its mean duration, and leave out the warm-up."""
+    stages = np.arange(len(bank.mean_ms)).reshape(-1, 1, 1)
+    return bank._replace(
+        wave_first=np.broadcast_to(stages, bank.wave_first.shape).copy(),
+        wave_count=np.ones_like(bank.wave_count),
+        cold_start=np.zeros_like(bank.cold_start),
+        durations_ms=np.maximum(np.rint(bank.mean_ms), 1).astype(np.int32),
+    )
+
+
 class ProfilePool:
     """Collects the stages' duration lists; a list that fills several gaps is stored once."""
 

@@ -141,7 +141,7 @@ def bench(
     are flagged as unknown, and draws a projection. `bootstrapping` counts violations while an agent
     learns, from nothing and while rules act. `shifts` changes payload, load or application, and
     counts episodes until the fall is noticed and over. `foresight` runs a policy, the best rule
-    and searches around it, one of which knows the future, above a lower bound on every schedule.
+    and searches around both, some of which know the future, above a lower bound on every schedule.
     These eleven are not part of `all`.
 
     Example:

@@ -1,7 +1,8 @@
 """Mean completion times of a rule, Decima, and searches around both, above a lower bound.
 
 All run the same job sequences, so differences are paired. `search` draws the futures of its
-rollouts from what a scheduler can know. `foresight` plays the true future, as no scheduler can, and
+rollouts from what a scheduler can know; that with `-means` knows the mean duration of a stage
+alone, as states of the service have it. `foresight` plays the true future, as no scheduler can, and
 is no optimum: a better schedule may exist. Both play by the rule, those with `-decima` by Decima.
 No schedule is below `bound`.
 """
@@ -39,7 +40,8 @@ from loadmaster.platform.systems.decima.evaluation import EVALUATION, LearnedDec
 FILES = TABLE, DIFFERENCES = "sequences.csv", "differences.csv"
 RULE, POLICY, SEARCH, FORESIGHT, BOUND = "srpt-caps", "decima", "search", "foresight", "bound"
 POLICY_SEARCH, POLICY_FORESIGHT = "search-decima", "foresight-decima"
-SEARCHES = (SEARCH, FORESIGHT, POLICY_SEARCH, POLICY_FORESIGHT)
+MEANS_SEARCH = "search-decima-means"
+SEARCHES = (SEARCH, FORESIGHT, POLICY_SEARCH, MEANS_SEARCH, POLICY_FORESIGHT)
 COMPARED = (  # contender, reference
     *((name, RULE) for name in (POLICY, *SEARCHES, BOUND)),
     *((name, POLICY) for name in (*SEARCHES, BOUND)),
@@ -80,8 +82,8 @@ def contenders(settings: DagSchedulingSettings, effort: ForesightEffort) -> dict
     policy = best_pretrained(find_system("decima"), settings).policy
     assert isinstance(policy, LearnedDecima)
 
-    def searched(player: PlayerFor, foresight: bool) -> Runner:
-        search = Lookahead(player, foresight, effort.options, effort.futures)
+    def searched(player: PlayerFor, foresight: bool, only_means: bool = False) -> Runner:
+        search = Lookahead(player, foresight, effort.options, effort.futures, only_means=only_means)
         return lambda seed: run_lookahead(settings, workload, seed, search).mean_jct_s
 
     return {
@@ -90,6 +92,7 @@ def contenders(settings: DagSchedulingSettings, effort: ForesightEffort) -> dict
         SEARCH: searched(players.player_of(rule), foresight=False),
         FORESIGHT: searched(players.player_of(rule), foresight=True),
         POLICY_SEARCH: searched(_player_of(policy), foresight=False),
+        MEANS_SEARCH: searched(_player_of(policy), foresight=False, only_means=True),
         POLICY_FORESIGHT: searched(_player_of(policy), foresight=True),
         BOUND: lambda seed: jct_bounds(settings, workload, seed).best,
     }

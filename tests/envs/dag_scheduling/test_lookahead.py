@@ -15,9 +15,11 @@ from loadmaster.envs.dag_scheduling.jobs import Workload, equal_tasks
 from loadmaster.envs.dag_scheduling.lookahead import Lookahead, run_lookahead
 from loadmaster.envs.dag_scheduling.lower_bound import JctBounds, jct_bounds
 from loadmaster.envs.dag_scheduling.players import player_of
+from loadmaster.envs.dag_scheduling.profiles import with_mean_durations
 from loadmaster.envs.dag_scheduling.rollout import EpisodeResult
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.state import SimState, clone_state
+from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.errors import InputError
 from tests.envs.dag_scheduling.cluster import TOY, Cluster, simulate, workload_of
 
@@ -82,6 +84,25 @@ def test_drawn_futures_of_constant_durations_are_the_true_one() -> None:
         drawn = searched(seed, SHAPES, Lookahead(RULE, futures=2, margin=0.0), **values)
         known = searched(seed, SHAPES, Lookahead(RULE, foresight=True), **values)
         assert drawn.completion_s.tolist() == known.completion_s.tolist()
+
+
+def test_constant_durations_are_known_from_their_means() -> None:
+    values = {"jobs": 4, "executors": 3, "warmup_s": 0.0}
+    for seed in range(3):
+        drawn, by_means = (
+            searched(seed, SHAPES, Lookahead(RULE, futures=2, only_means=only), **values)
+            for only in (False, True)
+        )
+        assert drawn.completion_s.tolist() == by_means.completion_s.tolist()
+
+
+def test_search_by_means_plays_no_measured_duration() -> None:
+    workload = load_workload(DagSchedulingSettings(workload="tpch-like"))
+    bank = with_mean_durations(workload.bank)
+    lists = bank.wave_first[:, :, :, None] + np.arange(int(bank.wave_count.max()))
+    assert (bank.wave_count == 1).all()
+    means = np.maximum(np.rint(workload.bank.mean_ms), 1)
+    assert (bank.durations_ms[lists] == means[:, None, None, None]).all()
 
 
 def test_search_in_a_stream_finishes_every_job() -> None:
