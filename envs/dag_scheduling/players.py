@@ -29,7 +29,7 @@ def act(player: Player, view: Observation, seed: int, count: int) -> tuple[int, 
 
     It may exclude stages in `view`. `seed` and `count` key random draws.
     """
-    raise NotImplementedError("compiled code only")
+    raise TypeError("act is for compiled code")
 
 
 @compiled_overload(act)
