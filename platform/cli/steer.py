@@ -17,25 +17,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadmaster.platform.cli.options import UsageError, argument, flag, option
+from loadmaster.platform.cli.options import (
+    AsJson,
+    Assignments,
+    UsageError,
+    argument,
+    flag,
+    option,
+    print_json,
+    print_table,
+)
 
 if TYPE_CHECKING:
     from loadmaster.platform.steering.core import Recommender, StepResult
+    from loadmaster.platform.steering.registry import EngineSpec
+    from loadmaster.platform.steering.settings import SteerSettings
 
-ENGINES = ("kubernetes",)
-DEFAULT_EVERY_S = 60.0
 METRICS_HOST = "0.0.0.0"  # scraped from other pods
 
 
 def steer(
-    engine: Annotated[str, argument("ENGINE", f"One of: {', '.join(ENGINES)}.")],
+    engine: Annotated[str | None, argument("ENGINE", "See --list.")] = None,
     application: Annotated[
         list[str] | None,
-        argument("[NAMESPACE/NAME]...", "MPA objects. [default: all of --namespace]"),
+        argument("[NAME]...", "Applications: a cluster, a job, NAMESPACE/NAME. [default: all]"),
     ] = None,
-    prometheus: Annotated[
-        str, option("URL", "Prometheus that has the metrics.")
-    ] = "http://127.0.0.1:9090",
+    list_engines: Annotated[bool, flag("--list", "List the engines, and exit.")] = False,
+    config: Annotated[
+        Path | None, option("FILE", "YAML with settings, see docs/steering.md.")
+    ] = None,
+    mode: Annotated[
+        str | None,
+        option("watch|shadow|act", "Show, compare with the engine, or act. [default: watch]"),
+    ] = None,
+    apply: Annotated[bool, flag("--apply", "The same as --mode act.")] = False,
     recommender: Annotated[
         list[str] | None,
         option(
@@ -44,95 +59,145 @@ def steer(
             "decides where the one before is silent. [default: service]",
         ),
     ] = None,
-    url: Annotated[str, option("URL", "Address of the service.")] = "http://127.0.0.1:8700",
+    url: Annotated[
+        str | None, option("URL", "Address of the service. [default: http://127.0.0.1:8700]")
+    ] = None,
     token_file: Annotated[
         Path | None,
         option("FILE", "File with the service's token. [default: variable LOADMASTER_TOKEN]"),
     ] = None,
-    apply: Annotated[
-        bool, flag("--apply", "Change the cluster. Without it, recommendations only.")
-    ] = False,
+    tenant: Annotated[
+        str | None, option("NAME", "Tenant of the service. [default: one for each application]")
+    ] = None,
     once: Annotated[bool, flag("--once", "One step, then exit.")] = False,
-    every: Annotated[float, option("SECONDS", "Time between steps.")] = DEFAULT_EVERY_S,
+    every: Annotated[
+        float | None, option("SECONDS", "Time between steps. [default: by engine]")
+    ] = None,
+    assignments: Assignments = None,
+    prometheus: Annotated[
+        str | None, option("URL", "Prometheus that has the metrics, as --set prometheus=URL.")
+    ] = None,
     namespace: Annotated[
-        str | None, option("NAME", "Steer all MPA objects of it. [default: all namespaces]")
+        str | None, option("NAME", "For kubernetes: steer all MPA objects of it.")
     ] = None,
     kubeconfig: Annotated[
         Path | None,
-        option("FILE", "[default: the pod's service account, else $KUBECONFIG or ~/.kube/config]"),
+        option(
+            "FILE",
+            "For kubernetes. "
+            "[default: the pod's service account, else $KUBECONFIG or ~/.kube/config]",
+        ),
     ] = None,
-    context: Annotated[str | None, option("NAME", "Context of the kubeconfig.")] = None,
+    context: Annotated[
+        str | None, option("NAME", "For kubernetes: context of the kubeconfig.")
+    ] = None,
     window: Annotated[
-        float, option("SECONDS", "Time that rates are over: at least two scrapes.")
-    ] = 30.0,
+        float | None, option("SECONDS", "For kubernetes: time that rates are over. [default: 30]")
+    ] = None,
     metrics_port: Annotated[
         int | None, option("N", "Serve metrics of the steps at /metrics.")
     ] = None,
-    as_json: Annotated[bool, flag("--json", "Print each step as a line of JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Steer running applications by recommendations.
 
-    Reads metrics, requests a plan with its reason, and writes it to the status of the application's
-    MPA object: a dry run. With --apply it also changes replicas, and sizes of pods in place. If a
-    part is silent, the plan is held, later raised to the last safe one. Exit codes: 0 done, 1 a
-    part was silent or refused in the last step, 2 bad input.
+    Reads an engine, requests a decision with its reason, and shows it. With --mode shadow it is
+    also compared with what the engine does, and outcomes are sent to the service; with --mode act
+    it is carried out. If a part is silent, plans are held, and jobs left to the engine. Exit codes:
+    0 done, 1 a part was silent or refused in the last step, 2 bad input.
 
     Example:
 
+        loadmaster steer --list
+
+        loadmaster steer slurm --recommender las --once
+
         loadmaster steer kubernetes shop/cart --prometheus http://prometheus:9090 --once
 
-        loadmaster steer kubernetes --apply --recommender service --recommender mpa
+        loadmaster steer kubernetes --mode act --recommender service --recommender mpa
     """
-    from loadmaster.envs.errors import unknown_name
+    from loadmaster.envs.settings import build_settings, parse_assignments
+    from loadmaster.platform.steering.registry import engines, find_engine
+    from loadmaster.platform.steering.settings import read_settings
+
+    if list_engines:
+        specs = [find_engine(name) for name in engines()]
+        if as_json:
+            print_json(
+                {
+                    "engines": [
+                        {"name": s.name, "system": s.system, "summary": s.summary} for s in specs
+                    ]
+                }
+            )
+            return
+        rows = [(spec.name, spec.system, spec.summary) for spec in specs]
+        print_table(("engine", "decided by", ""), rows)
+        return
+    if engine is None:
+        raise UsageError(f"no ENGINE is named; expected one of: {', '.join(engines())}")
+    spec = find_engine(engine)
+    if apply and mode not in (None, "act"):
+        raise UsageError(f"--apply is --mode act, and --mode is {mode}; expected one of them")
+    given = {
+        "mode": "act" if apply else mode, "recommender": recommender, "url": url,
+        "token_file": token_file, "tenant": tenant, "every_s": every, "metrics_port": metrics_port,
+        "applications": application or None,
+    }  # fmt: skip
+    own = {
+        "prometheus": prometheus, "namespace": namespace, "kubeconfig": kubeconfig,
+        "context": context, "window_s": window,
+    }  # fmt: skip
+    settings = read_settings(
+        config, _present(given), {**parse_assignments(assignments or ()), **_present(own)}
+    )
+    inner = build_settings(spec.settings, settings.settings)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
+    _run(spec, settings, inner, once, as_json)
+
+
+def _run(spec: EngineSpec, settings: SteerSettings, inner: Any, once: bool, as_json: bool) -> None:
     from loadmaster.platform.cli.decide import read_token
     from loadmaster.platform.steering.core import Steerer
-    from loadmaster.platform.steering.kubernetes.access import find_access
-    from loadmaster.platform.steering.kubernetes.client import KubernetesClient
-    from loadmaster.platform.steering.kubernetes.engine import ENDPOINT, applications
-    from loadmaster.platform.steering.kubernetes.queries import MetricReader
+    from loadmaster.platform.steering.jobs import JobSteerer
     from loadmaster.platform.steering.loop import SteeringMetrics, metrics_server
     from loadmaster.platform.steering.loop import steer as run
-    from loadmaster.platform.steering.prometheus import Prometheus
-    from loadmaster.platform.steering.recommenders import SERVICE, find_recommender
+    from loadmaster.platform.steering.recommenders import find_recommender
 
-    if engine not in ENGINES:
-        raise unknown_name("engine", engine, ENGINES)
-    if not every > 0:
-        raise UsageError(f"--every is {every:g}; expected seconds above 0")
-    if not window >= 1:
-        raise UsageError(f"--window is {window:g}; expected seconds, at least two scrapes")
-    names = application or []
-    for name in names:
-        if name.count("/") != 1 or not all(name.split("/")):
-            raise UsageError(f"application {name!r} is malformed; expected NAMESPACE/NAME")
-    token = None if token_file is None else read_token(token_file)
-    chosen = find_recommender(recommender or [SERVICE], ENDPOINT, url, token)
+    token = None if settings.token_file is None else read_token(settings.token_file)
+    mode, names = settings.mode, settings.applications
 
     @cache
-    def named(names: tuple[str, ...]) -> Recommender:
-        """Those of an object, whose author must not have code loaded."""
-        return find_recommender(names, ENDPOINT, url, token, foreign=False)
+    def named(recommenders: tuple[str, ...], foreign: bool = False) -> Recommender:
+        """By default those of an application, whose author must not have code loaded."""
+        shadow, tenant = mode == "shadow", settings.tenant
+        return find_recommender(
+            recommenders, spec.endpoint, settings.url, token,
+            foreign=foreign, shadow=shadow, tenant=tenant,
+        )  # fmt: skip
 
-    client = KubernetesClient(find_access(kubeconfig, context))
-    reader = MetricReader(Prometheus(prometheus), window)
-    metrics = SteeringMetrics()
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(message)s")
+    chosen = named(settings.recommender, True)
+    steerer: Any
+    if spec.by_jobs:
+        steerer = JobSteerer(chosen, mode, settings.limits, settings.cadence)
+    else:
+        steerer = Steerer(chosen, mode, named=named)
+    metrics, show = SteeringMetrics(), _Printer(as_json, changes_only=spec.by_jobs and not once)
 
     def report(result: StepResult) -> None:
         metrics.record(result, time.time())
-        _print_step(result, as_json)
+        show(result)
 
     with ExitStack() as stack:
-        stack.callback(client.close)
-        stack.callback(reader.prometheus.close)
-        if metrics_port is not None:
-            stack.enter_context(metrics_server(metrics, METRICS_HOST, metrics_port))
+        applications = stack.enter_context(spec.connect(inner, names, mode))
+        if settings.metrics_port is not None:
+            stack.enter_context(metrics_server(metrics, METRICS_HOST, settings.metrics_port))
         stopped = stack.enter_context(_until_terminated())
         degraded = run(
-            lambda: applications(client, reader, names, namespace, apply),
-            Steerer(chosen, apply, named=named),
+            applications,
+            steerer,
             report,
-            None if once else every,
+            None if once else settings.every_s or spec.every_s,
             strict=once or bool(names),
             stopped=stopped,
         )
@@ -140,14 +205,33 @@ def steer(
         raise typer.Exit(1)
 
 
-def _print_step(result: StepResult, as_json: bool) -> None:
-    """A line on stdout; also on stderr if an operator should look."""
-    if as_json:
-        print(json.dumps({**_plain(asdict(result)), "degraded": result.degraded}), flush=True)
-    else:
-        print(result.line(), flush=True)
-    if result.degraded:
-        print(f"error: {result.line()}", file=sys.stderr, flush=True)
+def _present(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+class _Printer:
+    """Print a step as a line on stdout; also on stderr if an operator should look.
+
+    With `changes_only` a step that changes nothing is printed where it differs from the last one.
+    """
+
+    def __init__(self, as_json: bool, changes_only: bool) -> None:
+        self._as_json, self._changes_only = as_json, changes_only
+        self._last: dict[str, tuple[Any, ...]] = {}
+
+    def __call__(self, result: StepResult) -> None:
+        if self._changes_only:
+            seen = result.result, result.silent, result.commands, result.source
+            repeated = self._last.get(result.application) == seen
+            self._last[result.application] = seen
+            if result.result != "acted" and repeated:
+                return
+        if self._as_json:
+            print(json.dumps({**_plain(asdict(result)), "degraded": result.degraded}), flush=True)
+        else:
+            print(result.line(), flush=True)
+        if result.degraded:
+            print(f"error: {result.line()}", file=sys.stderr, flush=True)
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:

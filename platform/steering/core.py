@@ -1,6 +1,6 @@
-"""A step of steering, for any engine: observe, recommend, limit, act, publish.
+"""A step of steering an engine's quantities: observe, recommend, limit, act, publish.
 
-Where a part is silent, the application holds its plan; after some silent steps each quantity rises
+Engines that are steered by jobs are in `jobs.py`; both have recommenders, modes and results. Where a part is silent, the application holds its plan; after some silent steps each quantity rises
 to that of the last safe plan, and none falls. A step never raises for a silent part: its result
 names it, which the signals make visible.
 """
@@ -17,6 +17,9 @@ from loadmaster.serving.decisions.guard import Guard, GuardSettings, restore_his
 from loadmaster.serving.system import Quantity
 
 Plan = Mapping[str, float]  # value of each quantity that is decided
+# watch: decisions are shown. shadow: they are also compared with what the engine does by itself,
+# whose outcomes are sent as feedback. act: decisions are carried out.
+Mode = Literal["watch", "shadow", "act"]
 Part = Literal["engine", "metrics", "recommender"]
 # acted: changed something; unchanged: nothing to change; held: not acted on purpose; pending: the
 # engine has not finished an earlier change; refused: the engine does not allow it; silent: a part
@@ -24,6 +27,7 @@ Part = Literal["engine", "metrics", "recommender"]
 Result = Literal["acted", "unchanged", "dry-run", "held", "pending", "refused", "silent", "invalid"]
 DEGRADED: frozenset[Result] = frozenset({"refused", "silent", "invalid"})
 
+MODES: tuple[Mode, ...] = ("watch", "shadow", "act")
 HOLD_STEPS = 3  # silent steps before quantities rise to those of the last safe plan
 
 
@@ -38,11 +42,18 @@ class SilentError(Exception):
         return self.message
 
 
+class RefusedError(Exception):
+    """The engine does not allow an action, or no longer; the message is its reason."""
+
+
 @dataclass(frozen=True)
 class Recommendation:
-    """A plan and its reason. `id` refers to it in feedback; `source` names what has decided."""
+    """A decision of an endpoint and its reason.
 
-    plan: Plan
+    `id` refers to it in feedback; `source` names what has decided.
+    """
+
+    decision: Mapping[str, Any]
     reason: str
     source: str
     id: str | None = None
@@ -50,14 +61,14 @@ class Recommendation:
 
 
 class Recommender(Protocol):
-    """Decides about a state document. Raises SilentError where it cannot."""
+    """Decides about the state document of an application. Raises SilentError where it cannot."""
 
     name: str
 
-    def recommend(self, state: Mapping[str, Any]) -> Recommendation: ...
+    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation: ...
 
-    def feedback(self, state: Mapping[str, Any], id: str, outcome: Mapping[str, Any]) -> None:
-        """Report the outcome of the control step after the decision `id`."""
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
+        """Report an outcome of the decision `id`; None: of what the engine did by itself."""
 
 
 @dataclass
@@ -145,6 +156,8 @@ class StepResult:
     source: str = ""
     messages: tuple[str, ...] = ()
     silent: Part | None = None
+    commands: tuple[str, ...] = ()  # of an engine that is steered by jobs
+    agreement: float | None = None  # with what the engine did by itself since the last step, 0 to 1
 
     @property
     def degraded(self) -> bool:
@@ -157,7 +170,8 @@ class StepResult:
             for name, value in self.wanted.items()
             if value != self.plan.get(name, value)
         ]
-        text = f"{self.application} {self.result}: {', '.join(changes) or 'no change'}"
+        shown = ", ".join([*changes, *self.commands]) or "no change"
+        text = f"{self.application} {self.result}: {shown}"
         return "; ".join([f"{text}; {self.reason}", *self.messages])
 
 
@@ -170,6 +184,9 @@ class Engine(Protocol):
 
     def measure(self, target: Target) -> Measurement: ...
 
+    def plan_of(self, decision: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The value of each quantity of `Target.plan` in a decision of the endpoint."""
+
     def act(self, target: Target, plan: Plan) -> Action:
         """Move the application to the plan; called only where it may change."""
 
@@ -181,20 +198,18 @@ class Engine(Protocol):
 
 
 class Steerer:
-    """Runs the steps of applications; `apply` lets them act, else they are a dry run.
-
-    `named` builds the recommender of an application that names its own.
-    """
+    """Runs the steps of applications. `named` builds the recommender of one that names its own."""
 
     def __init__(
         self,
         recommender: Recommender,
-        apply: bool,
+        mode: Mode = "watch",
         hold_steps: int = HOLD_STEPS,
         named: Callable[[tuple[str, ...]], Recommender] | None = None,
     ) -> None:
-        self.recommender, self.apply, self.hold_steps = recommender, apply, hold_steps
+        self.recommender, self.mode, self.hold_steps = recommender, mode, hold_steps
         self._named = named
+        self._wanted: dict[str, Plan] = {}  # of the last step in shadow mode, by application
 
     def step(self, engine: Engine, now_s: float) -> StepResult:
         """Run one step; `now_s` is in seconds since 1970. Raises InputError for wrong input."""
@@ -220,12 +235,13 @@ class Steerer:
         try:
             measurement = engine.measure(target)
             self._note_outcome(target, measurement, recommender)
-            recommended = _checked(recommender.recommend(measurement.state), target)
+            found = recommender.recommend(target.application, measurement.state)
+            recommended = _checked(engine.plan_of(found.decision), found.source, target)
         except SilentError as fault:
             memory.silent_steps += 1
             return self._without_recommendation(engine, target, fault)
         memory.silent_steps = 0
-        return self._carry_out(engine, target, measurement, recommended, now_s)
+        return self._carry_out(engine, target, measurement, found, recommended, now_s)
 
     def _note_outcome(
         self, target: Target, measurement: Measurement, recommender: Recommender
@@ -236,15 +252,16 @@ class Steerer:
         if measurement.safe:
             memory.safe_plan = dict(target.plan)
         given, memory.decision_id = memory.decision_id, None
-        if given is not None and measurement.outcome is not None:
-            recommender.feedback(measurement.state, given, measurement.outcome)
+        if measurement.outcome is not None and (given is not None or self.mode == "shadow"):
+            recommender.feedback(target.application, given, measurement.outcome)
 
     def _carry_out(
         self,
         engine: Engine,
         target: Target,
         measurement: Measurement,
-        recommended: Recommendation,
+        found: Recommendation,
+        recommended: Plan,
         now_s: float,
     ) -> StepResult:
         guard = Guard(target.guard)
@@ -256,7 +273,7 @@ class Steerer:
         quantities, changes = [], []
         for name, current in target.plan.items():
             low, high = target.bounds[name]
-            given = recommended.plan[name]
+            given = recommended[name]
             value = min(max(given, low), high)
             if value < (floor := min(measurement.floors.get(name, 0.0), high)):
                 value = floor
@@ -266,23 +283,29 @@ class Steerer:
         limited = guard.apply(quantities, now_s)
         wanted = dict(limited.values)
         action = self._act(engine, target, wanted)
-        if action.result in ("acted", "unchanged", "pending") and wanted == recommended.plan:
-            target.memory.decision_id = recommended.id  # its outcome is the decision's
-        if action.result not in ("refused", "silent") and not (self.apply and target.held):
+        if action.result in ("acted", "unchanged", "pending") and wanted == recommended:
+            target.memory.decision_id = found.id  # its outcome is the decision's
+        acts = self.mode == "act"
+        if action.result not in ("refused", "silent") and not (acts and target.held):
             guard.commit(quantities, limited, now_s)
             target.memory.histories = {
                 name: history.record(0.0) for name, history in guard.histories.items()
             }
+        agreement = None
+        if self.mode == "shadow":
+            agreement = _agreement(self._wanted.get(target.application), target.plan)
+            self._wanted[target.application] = wanted
         return StepResult(
             target.application,
             action.result,
-            recommended.reason,
+            found.reason,
             target.plan,
-            recommended.plan,
+            recommended,
             wanted,
-            recommended.source,
-            (*measurement.notes, *recommended.notes, *changes, *limited.messages, *action.messages),
+            found.source,
+            (*measurement.notes, *found.notes, *changes, *limited.messages, *action.messages),
             "engine" if action.result == "silent" else None,
+            agreement=agreement,
         )
 
     def _without_recommendation(
@@ -317,8 +340,8 @@ class Steerer:
     def _act(self, engine: Engine, target: Target, wanted: Plan) -> Action:
         try:
             refusal = engine.check(target)
-            if not self.apply:
-                notes = (f"--apply would be refused: {refusal}",) if refusal else ()
+            if self.mode != "act":
+                notes = (f"the engine would refuse to act: {refusal}",) if refusal else ()
                 return Action("dry-run", notes)
             if target.held:
                 return Action("held", (target.held,))
@@ -329,18 +352,26 @@ class Steerer:
             return Action("silent", (f"silent {fault.part}: {fault}",))
 
 
-def _checked(recommended: Recommendation, target: Target) -> Recommendation:
+def _checked(plan: Mapping[str, Any], source: str, target: Target) -> Plan:
     """Require a finite value above 0 for each quantity; other fields are dropped."""
-    plan: dict[str, float] = {}
+    checked: dict[str, float] = {}
     for name in target.plan:
-        value = recommended.plan.get(name)
+        value = plan.get(name)
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not is_number or value is None or not math.isfinite(value) or value <= 0:
             raise SilentError(
-                "recommender", f"{recommended.source} returned {name} {value!r}; expected a number"
+                "recommender", f"{source} returned {name} {value!r}; expected a number"
             )
-        plan[name] = float(value)
-    return replace(recommended, plan=plan)
+        checked[name] = float(value)
+    return checked
+
+
+def _agreement(wanted: Plan | None, plan: Plan) -> float | None:
+    """How near the engine's plan is to what was wanted of it: the mean ratio of the quantities."""
+    if wanted is None or wanted.keys() != plan.keys() or not plan:
+        return None
+    pairs = [sorted((wanted[name], value)) for name, value in plan.items()]
+    return sum(low / high for low, high in pairs) / len(pairs)
 
 
 def invalid_result(application: str, fault: InputError) -> StepResult:

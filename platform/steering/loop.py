@@ -8,22 +8,24 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Protocol
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.steering.core import (
-    Engine,
-    SilentError,
-    Steerer,
-    StepResult,
-    invalid_result,
-)
+from loadmaster.platform.steering.core import SilentError, StepResult, invalid_result
 
 Report = Callable[[StepResult], None]
-Applications = Callable[[], Sequence[Engine]]  # those to steer now; raises SilentError
+# Those to steer now, of the kind that the steerer takes; raises SilentError.
+Applications = Callable[[], Sequence[Any]]
 
 ALL = "*"  # instead of an application, where none could be listed
 
 _log = logging.getLogger("loadmaster.steer")
+
+
+class Steps(Protocol):
+    """A core.Steerer or a jobs.JobSteerer."""
+
+    def step(self, engine: Any, now_s: float) -> StepResult: ...
 
 
 class SteeringMetrics:
@@ -34,12 +36,20 @@ class SteeringMetrics:
         self._counts: dict[tuple[str, str], int] = {}  # by application and result
         self._last: dict[str, tuple[StepResult, float]] = {}
         self._good: dict[str, float] = {}  # time of the last step that was not degraded
+        self._commands: dict[str, int] = {}  # carried out
+        self._agreements: dict[str, tuple[float, int]] = {}  # sum and number, in shadow mode
 
     def record(self, result: StepResult, now_s: float) -> None:
         with self._lock:
             key = result.application, result.result
             self._counts[key] = self._counts.get(key, 0) + 1
             self._last[result.application] = result, now_s
+            if result.result != "dry-run" and result.commands:
+                count = self._commands.get(result.application, 0)
+                self._commands[result.application] = count + len(result.commands)
+            if result.agreement is not None:
+                total, count = self._agreements.get(result.application, (0.0, 0))
+                self._agreements[result.application] = total + result.agreement, count + 1
             if not result.degraded:
                 self._good[result.application] = now_s
 
@@ -57,6 +67,15 @@ class SteeringMetrics:
             for application, at in self._good.items():
                 labels = _labels(application=application)
                 lines.append(f"loadmaster_steer_last_good_step_timestamp_seconds{labels} {at:.3f}")
+            lines.append("# TYPE loadmaster_steer_commands_total counter")
+            for application, count in self._commands.items():
+                labels = _labels(application=application)
+                lines.append(f"loadmaster_steer_commands_total{labels} {count}")
+            lines.append("# TYPE loadmaster_steer_agreement summary")
+            for application, (total, count) in self._agreements.items():
+                labels = _labels(application=application)
+                lines.append(f"loadmaster_steer_agreement_sum{labels} {total:g}")
+                lines.append(f"loadmaster_steer_agreement_count{labels} {count}")
             for name in ("plan", "wanted"):
                 lines.append(f"# TYPE loadmaster_steer_{name} gauge")
                 for application, (last, _) in self._last.items():
@@ -108,7 +127,7 @@ def metrics_server(metrics: SteeringMetrics, host: str, port: int) -> Iterator[i
 
 def steer(
     applications: Applications,
-    steerer: Steerer,
+    steerer: Steps,
     report: Report,
     every_s: float | None,
     strict: bool,
@@ -133,7 +152,7 @@ def steer(
 
 def _round(
     applications: Applications,
-    steerer: Steerer,
+    steerer: Steps,
     report: Report,
     strict: bool,
     clock: Callable[[], float],

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.registry import resolve
 from loadmaster.platform.steering.core import Recommendation, Recommender, SilentError
-from loadmaster.serving.client import Client, ServiceError
+from loadmaster.serving.client import Client, ServiceError, calls
 from loadmaster.serving.client.clients import DEFAULT_URL
 from loadmaster.serving.decisions.tenant_names import tenant_of
 from loadmaster.serving.system import Endpoint
@@ -26,19 +26,33 @@ _log = logging.getLogger("loadmaster.steer")
 
 
 class ServiceRecommender:
-    """The decision service over HTTP; each application is a tenant of its own."""
+    """The decision service over HTTP; each application is a tenant of its own by default.
+
+    With `shadow` the service's rule decides, the policy beside it, and the policy's decision is
+    the recommendation: one that is not carried out, so it does not count as a change there.
+    """
 
     name = SERVICE
 
-    def __init__(self, client: Client, system: str) -> None:
-        self._client, self._system = client, system
+    def __init__(
+        self, client: Client, system: str, shadow: bool = False, tenant: str | None = None
+    ) -> None:
+        self._client, self._system, self._tenant = client, system, tenant
+        self._mode: calls.Mode = "shadow" if shadow else "active"
 
-    def recommend(self, state: Mapping[str, Any]) -> Recommendation:
-        tenant = tenant_of(str(state["application"]))
+    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
+        tenant = self._tenant or tenant_of(application)
         try:
-            decided = self._client.decide(self._system, state, tenant=tenant)
+            decided = self._client.decide(self._system, state, self._mode, tenant=tenant)
         except ServiceError as fault:
             raise SilentError("recommender", f"service: {fault}") from None
+        if (beside := decided.shadow) is not None and beside.decision is not None:
+            policy = beside.policy
+            named = (
+                "policy" if policy is None else f"policy {policy.name} {policy.version}".rstrip()
+            )
+            notes = (f"the rule's reason: {decided.reason.summary}",)
+            return Recommendation(beside.decision, "decided in shadow mode", named, notes=notes)
         source = f"{decided.source} {decided.policy.name} {decided.policy.version}".rstrip()
         if decided.cause:
             source += f" ({decided.cause})"
@@ -47,13 +61,13 @@ class ServiceRecommender:
             decided.decision, decided.reason.summary, source, decided.id, tuple(notes)
         )
 
-    def feedback(self, state: Mapping[str, Any], id: str, outcome: Mapping[str, Any]) -> None:
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
         """Report an outcome; a lost one only costs the service a reward."""
         try:
-            tenant = tenant_of(str(state["application"]))
+            tenant = self._tenant or tenant_of(application)
             self._client.feedback(self._system, outcome, id, tenant=tenant)
         except ServiceError as fault:
-            _log.warning("%s: the outcome was not accepted: %s", state["application"], fault)
+            _log.warning("%s: the outcome was not accepted: %s", application, fault)
 
 
 class RuleRecommender:
@@ -62,7 +76,7 @@ class RuleRecommender:
     def __init__(self, endpoint: Endpoint[Any, Any, Any], name: str) -> None:
         self.name, self._endpoint, self._rule = name, endpoint, endpoint.rule(name)
 
-    def recommend(self, state: Mapping[str, Any]) -> Recommendation:
+    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
         try:
             parsed = self._endpoint.state.model_validate(state)
             parsed.check()
@@ -79,7 +93,7 @@ class RuleRecommender:
             notes=tuple(explanation.notes),
         )
 
-    def feedback(self, state: Mapping[str, Any], id: str, outcome: Mapping[str, Any]) -> None:
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
         """Rules do not learn."""
 
 
@@ -90,27 +104,27 @@ class FirstOf:
         self.name = ", ".join(one.name for one in recommenders)
         self._recommenders = recommenders
 
-    def recommend(self, state: Mapping[str, Any]) -> Recommendation:
+    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
         silent: list[str] = []
         for one in self._recommenders:
             try:
-                found = one.recommend(state)
+                found = one.recommend(application, state)
             except SilentError as fault:
                 silent.append(str(fault))
-                _log.error("%s: %s is silent: %s", state.get("application"), one.name, fault)
+                _log.error("%s: %s is silent: %s", application, one.name, fault)
                 continue
             notes = (*(f"silent: {text}" for text in silent), *found.notes)
             # Feedback is for the first one only, whose decisions have its ids.
             id = found.id if one is self._recommenders[0] else None
-            return Recommendation(found.plan, found.reason, found.source, id, notes)
+            return Recommendation(found.decision, found.reason, found.source, id, notes)
         raise SilentError("recommender", "; ".join(silent))
 
-    def feedback(self, state: Mapping[str, Any], id: str, outcome: Mapping[str, Any]) -> None:
-        self._recommenders[0].feedback(state, id, outcome)
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
+        self._recommenders[0].feedback(application, id, outcome)
 
 
 class ForeignRecommender:
-    """An object of another package with `recommend(state)`, which returns a plan and a reason."""
+    """An object of another package with `recommend(state)`, which returns a decision and a reason."""
 
     def __init__(self, reference: str) -> None:
         try:
@@ -122,23 +136,23 @@ class ForeignRecommender:
         if not callable(getattr(self._object, "recommend", None)):
             raise InputError(f"recommender {reference!r} has no method recommend(state)")
 
-    def recommend(self, state: Mapping[str, Any]) -> Recommendation:
+    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
         try:
             answer = self._object.recommend(state)
             if isinstance(answer, Recommendation):
                 return answer
-            plan, reason = answer
-            return Recommendation(dict(plan), str(reason), self.name)
+            decision, reason = answer
+            return Recommendation(dict(decision), str(reason), self.name)
         except SilentError:
             raise
         except Exception as fault:  # of foreign code: it must not end the loop
             text = f"{self.name}: {type(fault).__name__}: {fault}"
             raise SilentError("recommender", " ".join(text.split())) from fault
 
-    def feedback(self, state: Mapping[str, Any], id: str, outcome: Mapping[str, Any]) -> None:
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
         report = getattr(self._object, "feedback", None)
         if callable(report):
-            report(state, id, outcome)
+            report(application, id, outcome)
 
 
 def find_recommender(
@@ -148,10 +162,13 @@ def find_recommender(
     token: str | None = None,
     deadline_s: float = 5.0,
     foreign: bool = True,
+    shadow: bool = False,
+    tenant: str | None = None,
 ) -> Recommender:
     """Build the recommender of these names: service, a rule's name, or with `foreign` MODULE:NAME.
 
-    `endpoint` is the MODULE:NAME of the endpoint whose states the engine writes.
+    `endpoint` is the MODULE:NAME of the endpoint whose states the engine writes; `shadow` and
+    `tenant` are for the service.
     """
     system: Endpoint[Any, Any, Any] = resolve(endpoint)
     found: list[Recommender] = []
@@ -161,7 +178,7 @@ def find_recommender(
                 client = Client(url, token, deadline_s)
             except ValueError as fault:
                 raise InputError(str(fault)) from None
-            found.append(ServiceRecommender(client, system.system))
+            found.append(ServiceRecommender(client, system.system, shadow, tenant))
         elif ":" in name and foreign:
             found.append(ForeignRecommender(name))
         elif name in system.rules:

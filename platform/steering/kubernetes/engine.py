@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import Settings
 from loadmaster.platform.steering.core import (
     Action,
     Measurement,
+    Mode,
     Plan,
     SilentError,
     StepResult,
     Target,
     restore_memory,
 )
+from loadmaster.platform.steering.kubernetes.access import find_access
 from loadmaster.platform.steering.kubernetes.checks import find_rival
 from loadmaster.platform.steering.kubernetes.client import (
     CONFLICT,
@@ -45,6 +52,8 @@ from loadmaster.platform.steering.kubernetes.resource import (
 )
 from loadmaster.platform.steering.kubernetes.updater import Updater
 from loadmaster.platform.steering.kubernetes.workload import Workload, read_workload
+from loadmaster.platform.steering.prometheus import Prometheus
+from loadmaster.platform.steering.registry import EngineSpec
 
 ENDPOINT = "loadmaster.serving.systems.aware.system:ENDPOINT"  # whose state the documents are
 STATUS_ATTEMPTS = 3
@@ -127,6 +136,9 @@ class MpaEngine:
         return Measurement(
             document, kept and ready and not restarts, outcome_of(document), floors, tuple(notes)
         )
+
+    def plan_of(self, decision: Mapping[str, Any]) -> Mapping[str, Any]:
+        return decision
 
     def check(self, target: Target) -> str:
         workload = self._known()[1]
@@ -254,3 +266,40 @@ def applications(
             where = f"namespace {namespace!r}" if namespace else "the cluster"
             raise InputError(f"no {KIND} in {where}; expected at least one")
     return [MpaEngine(client, reader, name, apply) for name in names]
+
+
+class KubernetesSettings(Settings):
+    """How to reach a cluster and its metrics."""
+
+    prometheus: str = Field(default="http://127.0.0.1:9090", description="It has the metrics.")
+    namespace: str | None = Field(default=None, description="Steer all MPA objects of it.")
+    kubeconfig: Path | None = Field(
+        default=None, description="Default: the service account, $KUBECONFIG or ~/.kube/config."
+    )
+    context: str | None = Field(default=None, description="Of the kubeconfig.")
+    window_s: float = Field(
+        default=30, ge=1, description="Time that rates are over: at least two scrapes."
+    )
+
+
+@contextmanager
+def connect(
+    settings: KubernetesSettings, names: Sequence[str], mode: Mode
+) -> Iterator[Callable[[], list[MpaEngine]]]:
+    """Yield a function that lists the MPA objects to steer now."""
+    for name in names:
+        if name.count("/") != 1 or not all(name.split("/")):
+            raise InputError(f"application {name!r} is malformed; expected NAMESPACE/NAME")
+    reader = MetricReader(Prometheus(settings.prometheus), settings.window_s)
+    client = KubernetesClient(find_access(settings.kubeconfig, settings.context))
+    with closing(client), closing(reader.prometheus):
+        yield lambda: applications(client, reader, names, settings.namespace, mode == "act")
+
+
+SPEC = EngineSpec(
+    "kubernetes",
+    ENDPOINT,
+    "Replicas, CPU and memory of pods, by MPA objects.",
+    KubernetesSettings,
+    connect,
+)

@@ -89,17 +89,17 @@ class Fixed:
 
 def test_dry_run_is_the_default_and_acts_on_nothing() -> None:
     cluster, recommender = Cluster(), Fixed(replicas=6, cpu_m=600)
-    result = Steerer(recommender, apply=False).step(cluster, 0.0)
+    result = Steerer(recommender, mode="watch").step(cluster, 0.0)
     assert (result.result, result.reason, result.degraded) == ("dry-run", "because", False)
     assert result.wanted == {"replicas": 6, "cpu_m": 600}
     assert cluster.acted == []
-    Steerer(recommender, apply=False).step(cluster, 60.0)
+    Steerer(recommender, mode="watch").step(cluster, 60.0)
     assert recommender.outcomes == []  # nothing was carried out that could have an outcome
 
 
 def test_apply_acts_and_reports_the_outcome_of_the_next_step() -> None:
     cluster, recommender = Cluster(), Fixed(replicas=6, cpu_m=600)
-    steerer = Steerer(recommender, apply=True)
+    steerer = Steerer(recommender, mode="act")
     assert steerer.step(cluster, 0.0).result == "acted"
     assert cluster.plan == {"replicas": 6, "cpu_m": 600}
     assert recommender.outcomes == []
@@ -109,7 +109,7 @@ def test_apply_acts_and_reports_the_outcome_of_the_next_step() -> None:
 
 def test_decision_that_was_limited_has_no_outcome() -> None:
     cluster, recommender = Cluster(), Fixed(replicas=99, cpu_m=600)
-    steerer = Steerer(recommender, apply=True)
+    steerer = Steerer(recommender, mode="act")
     steerer.step(cluster, 0.0)
     steerer.step(cluster, 60.0)
     assert recommender.outcomes == []
@@ -117,7 +117,7 @@ def test_decision_that_was_limited_has_no_outcome() -> None:
 
 def test_bounds_are_hard() -> None:
     cluster = Cluster()
-    result = Steerer(Fixed(replicas=99, cpu_m=1), apply=True).step(cluster, 0.0)
+    result = Steerer(Fixed(replicas=99, cpu_m=1), mode="act").step(cluster, 0.0)
     assert cluster.plan == {"replicas": 10, "cpu_m": 100}
     assert len(result.messages) == 2
 
@@ -125,14 +125,14 @@ def test_bounds_are_hard() -> None:
 def test_floor_prevents_a_fall_and_never_exceeds_a_bound() -> None:
     cluster = Cluster()
     cluster.floors = {"cpu_m": 5000.0}
-    Steerer(Fixed(replicas=4, cpu_m=200), apply=True).step(cluster, 0.0)
+    Steerer(Fixed(replicas=4, cpu_m=200), mode="act").step(cluster, 0.0)
     assert cluster.plan["cpu_m"] == 2000
 
 
 def test_paused_application_is_held() -> None:
     cluster = Cluster()
     cluster.held = "paused"
-    result = Steerer(Fixed(replicas=6, cpu_m=600), apply=True).step(cluster, 0.0)
+    result = Steerer(Fixed(replicas=6, cpu_m=600), mode="act").step(cluster, 0.0)
     assert (result.result, cluster.acted, result.degraded) == ("held", [], False)
     assert result.wanted["replicas"] == 6  # still recommended
 
@@ -140,8 +140,8 @@ def test_paused_application_is_held() -> None:
 def test_rival_is_refused_only_where_it_would_act() -> None:
     cluster = Cluster()
     cluster.refusal = "an HPA moves it"
-    degraded = Steerer(Fixed(replicas=6, cpu_m=600), apply=True).step(cluster, 0.0)
-    quiet = Steerer(Fixed(replicas=6, cpu_m=600), apply=False).step(cluster, 0.0)
+    degraded = Steerer(Fixed(replicas=6, cpu_m=600), mode="act").step(cluster, 0.0)
+    quiet = Steerer(Fixed(replicas=6, cpu_m=600), mode="watch").step(cluster, 0.0)
     assert (degraded.result, degraded.degraded, cluster.acted) == ("refused", True, [])
     assert (quiet.result, quiet.degraded) == ("dry-run", False)
     assert any("an HPA" in text for text in quiet.messages)
@@ -150,15 +150,15 @@ def test_rival_is_refused_only_where_it_would_act() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0, -1, None, "3", True])
 def test_plan_that_is_no_number_is_silence(value: Any) -> None:
     cluster = Cluster()
-    result = Steerer(Fixed(replicas=value, cpu_m=600), apply=True).step(cluster, 0.0)
+    result = Steerer(Fixed(replicas=value, cpu_m=600), mode="act").step(cluster, 0.0)
     assert (result.silent, cluster.acted) == ("recommender", [])
 
 
 def test_stabilisation_delays_a_fall_across_restarts() -> None:
     cluster = Cluster(stabilisation_s=300)
-    Steerer(Fixed(replicas=8, cpu_m=500), apply=True).step(cluster, 0.0)
+    Steerer(Fixed(replicas=8, cpu_m=500), mode="act").step(cluster, 0.0)
     wanted = [  # a new steerer each time: the history is the cluster's
-        Steerer(Fixed(replicas=2, cpu_m=500), apply=True).step(cluster, at).wanted["replicas"]
+        Steerer(Fixed(replicas=2, cpu_m=500), mode="act").step(cluster, at).wanted["replicas"]
         for at in (60.0, 290.0, 310.0)
     ]
     assert wanted == [8, 8, 2]
@@ -169,7 +169,7 @@ def test_flap_budget_holds() -> None:
     values = []
     for step in range(6):
         recommender = Fixed(replicas=8 if step % 2 else 2, cpu_m=500)
-        Steerer(recommender, apply=True).step(cluster, 60.0 * step)
+        Steerer(recommender, mode="act").step(cluster, 60.0 * step)
         values.append(cluster.plan["replicas"])
     assert values == [2, 8, 2, 2, 2, 2]
 
@@ -177,7 +177,7 @@ def test_flap_budget_holds() -> None:
 @pytest.mark.parametrize("part", ["metrics", "recommender"])
 def test_silence_holds_then_raises_to_the_last_safe_plan(part: str) -> None:
     cluster, recommender = Cluster(), Fixed(replicas=6, cpu_m=900)
-    steerer = Steerer(recommender, apply=True)
+    steerer = Steerer(recommender, mode="act")
     steerer.step(cluster, 0.0)
     steerer.step(cluster, 60.0)  # 6 replicas with 900 are safe
     cluster.safe = False
@@ -209,7 +209,7 @@ def test_silence_in_a_dry_run_and_while_paused_changes_nothing() -> None:
 def test_silent_engine_is_degraded_and_nothing_else_happens() -> None:
     cluster = Cluster()
     cluster.silent = {"read"}
-    result = Steerer(Fixed(replicas=6, cpu_m=900), apply=True).step(cluster, 0.0)
+    result = Steerer(Fixed(replicas=6, cpu_m=900), mode="act").step(cluster, 0.0)
     assert (result.silent, cluster.acted, cluster.published) == ("engine", [], [])
 
 
@@ -217,7 +217,7 @@ def test_silent_engine_is_degraded_and_nothing_else_happens() -> None:
 def test_engine_that_turns_silent_while_acting_is_degraded(part: str) -> None:
     cluster = Cluster()
     cluster.silent = {part}
-    result = Steerer(Fixed(replicas=6, cpu_m=900), apply=True).step(cluster, 0.0)
+    result = Steerer(Fixed(replicas=6, cpu_m=900), mode="act").step(cluster, 0.0)
     assert (result.result, result.silent) == ("silent", "engine")
     assert cluster.memory["decisionId"] is None
 
@@ -225,7 +225,7 @@ def test_engine_that_turns_silent_while_acting_is_degraded(part: str) -> None:
 def test_result_that_is_not_published_is_degraded() -> None:
     cluster = Cluster()
     cluster.silent = {"publish"}
-    result = Steerer(Fixed(replicas=6, cpu_m=900), apply=True).step(cluster, 0.0)
+    result = Steerer(Fixed(replicas=6, cpu_m=900), mode="act").step(cluster, 0.0)
     assert (result.result, result.silent, result.degraded) == ("acted", "engine", True)
 
 
@@ -239,7 +239,7 @@ def test_damaged_memory_is_an_empty_one(record: Any) -> None:
 def test_damaged_history_of_the_guard_is_dropped() -> None:
     cluster = Cluster()
     cluster.memory = Memory(histories={"replicas": ["x"]}).record()
-    result = Steerer(Fixed(replicas=6, cpu_m=900), apply=True).step(cluster, 0.0)
+    result = Steerer(Fixed(replicas=6, cpu_m=900), mode="act").step(cluster, 0.0)
     assert result.result == "acted"
 
 
@@ -250,5 +250,5 @@ def test_memory_is_the_same_after_json() -> None:
 
 
 def test_line_names_changes_and_reason() -> None:
-    line = Steerer(Fixed(replicas=6, cpu_m=500), apply=True).step(Cluster(), 0.0).line()
+    line = Steerer(Fixed(replicas=6, cpu_m=500), mode="act").step(Cluster(), 0.0).line()
     assert line == "shop/cart acted: replicas 4 -> 6; because"

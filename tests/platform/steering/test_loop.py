@@ -11,7 +11,7 @@ from loadmaster.platform.steering.core import Engine, SilentError, Steerer, Step
 from loadmaster.platform.steering.loop import SteeringMetrics, metrics_server, steer
 from tests.platform.steering.test_core import Cluster, Fixed
 
-STEERER = Steerer(Fixed(replicas=6, cpu_m=600), apply=True)
+STEERER = Steerer(Fixed(replicas=6, cpu_m=600), mode="act")
 
 
 class Broken(Cluster):

@@ -73,7 +73,7 @@ def test_service_steers_and_gets_the_outcomes(
         metrics_url = stack.enter_context(serving(SimulatedPrometheus(cluster).handle))
         reader = MetricReader(Prometheus(metrics_url), WINDOW_S)
         engine = MpaEngine(client, reader, "shop/cart", True, lambda: cluster.now_s)
-        steerer = Steerer(find_recommender(["service"], ENDPOINT, url, "t", 30.0), apply=True)
+        steerer = Steerer(find_recommender(["service"], ENDPOINT, url, "t", 30.0), mode="act")
         for _ in range(4):
             result = steerer.step(engine, cluster.now_s)
             assert not result.degraded, result
