@@ -1,0 +1,1 @@
+"""Real engines: starters of them, and measurements of what steering them gains."""
