@@ -123,13 +123,8 @@ def steer(
     if list_engines:
         specs = [find_engine(name) for name in engines()]
         if as_json:
-            print_json(
-                {
-                    "engines": [
-                        {"name": s.name, "system": s.system, "summary": s.summary} for s in specs
-                    ]
-                }
-            )
+            keys = "name", "system", "summary"
+            print_json({"engines": [{key: getattr(spec, key) for key in keys} for spec in specs]})
             return
         rows = [(spec.name, spec.system, spec.summary) for spec in specs]
         print_table(("engine", "decided by", ""), rows)

@@ -1,8 +1,9 @@
 """A step of steering an engine's quantities: observe, recommend, limit, act, publish.
 
-Engines that are steered by jobs are in `jobs.py`; both have recommenders, modes and results. Where a part is silent, the application holds its plan; after some silent steps each quantity rises
-to that of the last safe plan, and none falls. A step never raises for a silent part: its result
-names it, which the signals make visible.
+Engines that are steered by jobs are in `jobs.py`; both have recommenders, modes and results. Where
+a part is silent, the application holds its plan; after some silent steps each quantity rises to
+that of the last safe plan, and none falls. A step never raises for a silent part: its result names
+it, which the signals make visible.
 """
 
 from __future__ import annotations

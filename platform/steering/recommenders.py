@@ -1,7 +1,7 @@
 """Recommenders: the decision service, a rule in this process, any object of another package.
 
-A recommender has `recommend(state) -> Recommendation`, and `feedback` if it learns from outcomes.
-Several are tried in order, so that a rule decides while the service is silent.
+A recommender has `recommend(application, state) -> Recommendation`, and `feedback` if it learns
+from outcomes. Several are tried in order, so that a rule decides while the service is silent.
 """
 
 from __future__ import annotations
@@ -47,12 +47,10 @@ class ServiceRecommender:
         except ServiceError as fault:
             raise SilentError("recommender", f"service: {fault}") from None
         if (beside := decided.shadow) is not None and beside.decision is not None:
-            policy = beside.policy
-            named = (
-                "policy" if policy is None else f"policy {policy.name} {policy.version}".rstrip()
-            )
+            name = "" if beside.policy is None else f" {beside.policy.name} {beside.policy.version}"
+            source = f"policy{name}".rstrip()
             notes = (f"the rule's reason: {decided.reason.summary}",)
-            return Recommendation(beside.decision, "decided in shadow mode", named, notes=notes)
+            return Recommendation(beside.decision, "decided in shadow mode", source, notes=notes)
         source = f"{decided.source} {decided.policy.name} {decided.policy.version}".rstrip()
         if decided.cause:
             source += f" ({decided.cause})"
@@ -124,7 +122,7 @@ class FirstOf:
 
 
 class ForeignRecommender:
-    """An object of another package with `recommend(state)`, which returns a decision and a reason."""
+    """An object of another package whose `recommend(state)` returns a decision and a reason."""
 
     def __init__(self, reference: str) -> None:
         try:

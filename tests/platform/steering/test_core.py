@@ -53,6 +53,9 @@ class Cluster:
         outcome = {"p99_s": 0.1}
         return Measurement({"application": "shop/cart"}, self.safe, outcome, self.floors)
 
+    def plan_of(self, decision: Mapping[str, Any]) -> Mapping[str, Any]:
+        return decision
+
     def check(self, target: Target) -> str:
         self._check("check")
         return self.refusal
@@ -76,14 +79,14 @@ class Fixed:
 
     def __init__(self, **plan: float) -> None:
         self.plan: dict[str, float] | None = plan
-        self.outcomes: list[tuple[str, Mapping[str, Any]]] = []
+        self.outcomes: list[tuple[str | None, Mapping[str, Any]]] = []
 
-    def recommend(self, state: Mapping[str, Any]) -> Recommendation:
+    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
         if self.plan is None:
             raise SilentError("recommender", "no answer")
         return Recommendation(self.plan, "because", "fixed", "id-1")
 
-    def feedback(self, state: Mapping[str, Any], id: str, outcome: Mapping[str, Any]) -> None:
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
         self.outcomes.append((id, outcome))
 
 
@@ -97,7 +100,17 @@ def test_dry_run_is_the_default_and_acts_on_nothing() -> None:
     assert recommender.outcomes == []  # nothing was carried out that could have an outcome
 
 
-def test_apply_acts_and_reports_the_outcome_of_the_next_step() -> None:
+def test_shadow_compares_with_the_engine_and_reports_its_own_outcomes() -> None:
+    cluster, recommender = Cluster(), Fixed(replicas=6, cpu_m=1000)
+    steerer = Steerer(recommender, mode="shadow")
+    assert steerer.step(cluster, 0.0).agreement is None
+    cluster.plan["replicas"] = 6.0  # by the engine's own rule
+    assert steerer.step(cluster, 60.0).agreement == 0.75  # of cpu_m: 0.5
+    assert cluster.acted == []
+    assert recommender.outcomes == [(None, {"p99_s": 0.1})] * 2
+
+
+def test_act_acts_and_reports_the_outcome_of_the_next_step() -> None:
     cluster, recommender = Cluster(), Fixed(replicas=6, cpu_m=600)
     steerer = Steerer(recommender, mode="act")
     assert steerer.step(cluster, 0.0).result == "acted"
@@ -198,11 +211,11 @@ def test_silence_holds_then_raises_to_the_last_safe_plan(part: str) -> None:
 
 
 def test_silence_in_a_dry_run_and_while_paused_changes_nothing() -> None:
-    for apply, held in ((False, ""), (True, "paused")):
+    for mode, held in (("watch", ""), ("shadow", ""), ("act", "paused")):
         cluster, recommender = Cluster(), Fixed(replicas=6, cpu_m=900)
         cluster.memory = Memory({"replicas": 9.0, "cpu_m": 900.0}, silent_steps=5).record()
         cluster.held, cluster.silent = held, {"measure"}
-        result = Steerer(recommender, apply).step(cluster, 0.0)
+        result = Steerer(recommender, mode).step(cluster, 0.0)
         assert (result.degraded, cluster.acted) == (True, [])
 
 

@@ -40,7 +40,12 @@ class Service:
         if one.path.endswith("/feedback"):
             return 200, {}, {"accepted": True, "reward": 1.0}
         decision = {"act": True, "replicas": 5, "cpu_m": 600.0, "memory_mib": 512.0}
+        shadow = None
+        if one.body["mode"] == "shadow":
+            policy = {"name": "aware", "version": "8"}
+            shadow = {"decision": {**decision, "replicas": 7}, "agrees": False, "policy": policy}
         return 200, {}, {
+            "shadow": shadow,
             "id": "d-1", "decision": decision, "source": "policy", "cause": None,
             "reason": {"summary": "more load", "notes": ["a note"]},
             "policy": {"name": "aware", "version": "7"}, "guard": ["step: replicas from 9 to 5"],
@@ -48,17 +53,17 @@ class Service:
         }  # fmt: skip
 
 
-def find(*names: str, url: str = CLOSED) -> Any:
-    return find_recommender(names, ENDPOINT, url, "token", deadline_s=1.0)
+def find(*names: str, url: str = CLOSED, **options: Any) -> Any:
+    return find_recommender(names, ENDPOINT, url, "token", deadline_s=1.0, **options)
 
 
 def test_service_decides_for_the_tenant_of_the_application() -> None:
     service = Service()
     with serving(service.handle) as url:
         recommender = find("service", url=url)
-        found = recommender.recommend(EXAMPLE)
-        recommender.feedback(EXAMPLE, found.id, {"p99_s": 0.1, "slo_s": 0.3})
-    assert found.plan["replicas"] == 5
+        found = recommender.recommend("shop/cart", EXAMPLE)
+        recommender.feedback("shop/cart", found.id, {"p99_s": 0.1, "slo_s": 0.3})
+    assert found.decision["replicas"] == 5
     assert (found.reason, found.source, found.id) == ("more load", "policy aware 7", "d-1")
     assert len(found.notes) == 2
     decide, feedback = service.received
@@ -68,36 +73,44 @@ def test_service_decides_for_the_tenant_of_the_application() -> None:
     assert (feedback.body["id"], feedback.body["tenant"]) == ("d-1", tenant)
 
 
+def test_policy_of_the_shadow_is_recommended_in_shadow_mode() -> None:
+    service = Service()
+    with serving(service.handle) as url:
+        found = find("service", url=url, shadow=True, tenant="mine").recommend("a", EXAMPLE)
+    assert (found.decision["replicas"], found.source, found.id) == (7, "policy aware 8", None)
+    assert [one.body["tenant"] for one in service.received] == ["mine"]
+
+
 def test_service_that_cannot_be_reached_is_silent_and_its_feedback_no_error() -> None:
     recommender = find("service")
     with pytest.raises(SilentError) as silent:
-        recommender.recommend(EXAMPLE)
+        recommender.recommend("shop/cart", EXAMPLE)
     assert silent.value.part == "recommender"
-    recommender.feedback(EXAMPLE, "d-1", {"p99_s": 0.1, "slo_s": 0.3})
+    recommender.feedback("shop/cart", "d-1", {"p99_s": 0.1, "slo_s": 0.3})
 
 
 def test_rule_decides_where_the_service_is_silent() -> None:
-    found = find("service", "hpa").recommend(EXAMPLE)
-    assert found.plan["replicas"] == 4  # 88% of the limits are used
+    found = find("service", "hpa").recommend("shop/cart", EXAMPLE)
+    assert found.decision["replicas"] == 4  # 88% of the limits are used
     assert (found.source, found.id) == ("rule hpa", None)
     assert any(note.startswith("silent: service") for note in found.notes)
 
 
 def test_all_silent_is_silence() -> None:
     with pytest.raises(SilentError):
-        find("service", f"{__name__}:Broken").recommend(EXAMPLE)
+        find("service", f"{__name__}:Broken").recommend("shop/cart", EXAMPLE)
 
 
 def test_rule_that_cannot_read_the_state_is_silent() -> None:
     with pytest.raises(SilentError, match="slo_s"):
-        find("hpa").recommend({**EXAMPLE, "slo_s": 0})
+        find("hpa").recommend("shop/cart", {**EXAMPLE, "slo_s": 0})
 
 
 def test_foreign_recommender_plugs_in() -> None:
-    found = find(f"{__name__}:Double").recommend(EXAMPLE)
-    assert (found.plan["replicas"], found.reason) == (4, "one more")
+    found = find(f"{__name__}:Double").recommend("shop/cart", EXAMPLE)
+    assert (found.decision["replicas"], found.reason) == (4, "one more")
     with pytest.raises(SilentError, match="ZeroDivisionError: bug"):
-        find(f"{__name__}:Broken").recommend(EXAMPLE)
+        find(f"{__name__}:Broken").recommend("shop/cart", EXAMPLE)
 
 
 @pytest.mark.parametrize(

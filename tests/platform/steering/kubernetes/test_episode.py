@@ -45,7 +45,7 @@ class Steered:
         client = KubernetesClient(Access(api_url, "secret"), deadline_s=DEADLINE_S)
         reader = MetricReader(Prometheus(prometheus_url, deadline_s=DEADLINE_S), WINDOW_S)
         self.engine = MpaEngine(client, reader, "shop/cart", apply, lambda: self.cluster.now_s)
-        self.steerer = Steerer(find_recommender([rule], ENDPOINT), apply)
+        self.steerer = Steerer(find_recommender([rule], ENDPOINT), "act" if apply else "watch")
 
     def step(self) -> StepResult:
         result = self.steerer.step(self.engine, self.cluster.now_s)

@@ -19,7 +19,13 @@ import pytest
 import yaml
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.steering.core import Recommendation, SilentError, Steerer, StepResult
+from loadmaster.platform.steering.core import (
+    Mode,
+    Recommendation,
+    SilentError,
+    Steerer,
+    StepResult,
+)
 from loadmaster.platform.steering.kubernetes.access import Access
 from loadmaster.platform.steering.kubernetes.client import (
     MERGE,
@@ -166,17 +172,18 @@ class Wanted:
     def __init__(self, replicas: float, cpu_m: float, memory_mib: float) -> None:
         self.plan = {"replicas": replicas, "cpu_m": cpu_m, "memory_mib": memory_mib}
 
-    def recommend(self, state: Mapping[str, Any]) -> Recommendation:
+    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
         return Recommendation(self.plan, "as the test wants", "test")
 
-    def feedback(self, state: Mapping[str, Any], id: str, outcome: Mapping[str, Any]) -> None:
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
         pass
 
 
 def step(url: str, replicas: float, cpu_m: float, memory_mib: float, apply: bool) -> StepResult:
     reader: Any = FixedReader()
     (engine,) = applications(connect(url, "steer"), reader, ["shop/cart"], None, apply)
-    return Steerer(Wanted(replicas, cpu_m, memory_mib), apply).step(engine, time.time())
+    mode: Mode = "act" if apply else "watch"
+    return Steerer(Wanted(replicas, cpu_m, memory_mib), mode).step(engine, time.time())
 
 
 def test_dry_run_writes_the_status_alone(url: str, admin: KubernetesClient) -> None:
