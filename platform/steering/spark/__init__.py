@@ -1,0 +1,1 @@
+"""The engine Spark: the order of stages and the limits of jobs inside applications."""

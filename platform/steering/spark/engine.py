@@ -1,0 +1,305 @@
+"""The engine Spark: applications whose drivers report, their decisions and their plans."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import Settings
+from loadmaster.platform.steering.core import Mode, SilentError, StepResult
+from loadmaster.platform.steering.jobs import START, Command, Observation
+from loadmaster.platform.steering.registry import EngineSpec
+from loadmaster.platform.steering.spark.durations import TaskDurations, read_profile
+from loadmaster.platform.steering.spark.listener import listen
+from loadmaster.platform.steering.spark.plans import Plan, plan_of, state_of
+from loadmaster.platform.steering.spark.reports import EndedJob, Report
+
+_log = logging.getLogger("loadmaster.steer")
+
+
+class SparkSettings(Settings):
+    """Settings of `loadmaster steer spark`."""
+
+    host: str = Field(
+        default="127.0.0.1", description="Address to listen on; another one needs a token_file."
+    )
+    port: int = Field(default=8720, ge=0, le=65_535, description="0: any free port.")
+    token_file: Path | None = Field(
+        default=None, description="File with the value of spark.loadmaster.token."
+    )
+    ttl_s: float = Field(
+        default=10,
+        ge=1,
+        le=600,
+        description="A decision holds for so long; then Spark goes on by its own order.",
+    )
+    profile: Path | None = Field(
+        default=None, description="Event logs of earlier runs, for durations of tasks."
+    )
+    task_ms: float = Field(
+        default=1000, gt=0, description="Duration of a task where none was ever measured."
+    )
+    idle: bool = Field(
+        default=False,
+        description="Whether slots may be left idle for jobs to come. If not, tasks beyond the "
+        "limits use slots that no others need.",
+    )
+    forget_s: float = Field(
+        default=30, gt=0, description="Applications that are silent for so long are forgotten."
+    )
+    first_report_s: float = Field(
+        default=5, ge=0, description="Wait so long for the first report at the start."
+    )
+    applications_max: int = Field(
+        default=64, ge=1, description="Applications at a time; reports of others are refused."
+    )
+
+
+@dataclass(eq=False)
+class Application:
+    """The last report of a driver, and the plan it may fetch. `lock` guards all fields."""
+
+    name: str  # unique among those known
+    report: Report
+    received_s: float
+    durations: TaskDurations
+    may_idle: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    plan: Plan | None = None
+    decided_s: float = float("-inf")  # when the plan's decision was made
+    reason: str = ""
+    ended: dict[str, EndedJob] = field(default_factory=dict)  # whose outcome is not reported
+    reported: set[str] = field(default_factory=set)
+
+    def receive(self, report: Report, now_s: float) -> None:
+        """Replace the report, unless it is older than the last."""
+        with self.lock:
+            if report.sequence < self.report.sequence:
+                return
+            self.report, self.received_s = report, now_s
+            self.durations.note(report)
+            listed = {job.id for job in report.ended}
+            self.reported &= listed
+            for job in report.ended:
+                if job.id not in self.reported:
+                    self.ended[job.id] = job
+
+
+class Applications:
+    """All applications that report; safe for the threads of the listener and of steering."""
+
+    def __init__(
+        self, settings: SparkSettings, mode: Mode, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.settings, self.mode, self.clock = settings, mode, clock
+        self._profile = {} if settings.profile is None else read_profile(settings.profile)
+        self._lock = threading.Lock()
+        self._known: dict[str, Application] = {}  # by Spark's id
+        self.arrived = threading.Event()  # a first report has come
+
+    def receive(self, report: Report) -> dict[str, Any]:
+        """Take a report; the reply for the driver."""
+        now_s = self.clock()
+        found = self._find(report, now_s)
+        if found is None:
+            return {}
+        found.receive(report, now_s)
+        self.arrived.set()
+        if self.mode != "act":
+            return {"plan": None}
+        with found.lock:
+            left_s = found.decided_s + self.settings.ttl_s - now_s
+            if found.plan is None or left_s <= 0:
+                return {}  # the driver's plan, if it has one, ends by itself
+            return {"plan": found.plan.document(left_s, found.reason)}
+
+    def _find(self, report: Report, now_s: float) -> Application | None:
+        with self._lock:
+            found = self._known.get(report.application)
+            if found is not None:
+                return found
+            self._forget(now_s)
+            if len(self._known) >= self.settings.applications_max:
+                _log.warning("%s: too many applications; it is left to Spark", report.application)
+                return None
+            name = report.name or report.application
+            if any(one.name == name for one in self._known.values()):
+                name = f"{name}@{report.application}"
+            durations = TaskDurations(self.settings.task_ms, self._profile)
+            found = Application(name, report, now_s, durations, self.settings.idle)
+            self._known[report.application] = found
+            return found
+
+    def _forget(self, now_s: float) -> None:
+        oldest_s = now_s - self.settings.forget_s
+        for id, one in list(self._known.items()):
+            if one.received_s < oldest_s or (one.report.over and not one.ended):
+                del self._known[id]
+
+    def listed(self) -> list[Application]:
+        """Those to steer now. One that has ended is listed until its outcomes are reported."""
+        with self._lock:
+            known = list(self._known.values())
+            self._forget(self.clock())
+            return known
+
+    def plans(self) -> dict[str, Any]:
+        """The plans in force with their reasons, for people."""
+        now_s, shown = self.clock(), []
+        with self._lock:
+            known = list(self._known.items())
+        for id, one in known:
+            with one.lock:
+                left_s = one.decided_s + self.settings.ttl_s - now_s
+                plan = None if one.plan is None or left_s <= 0 else one.plan.document(left_s)
+                shown.append(
+                    {"application": one.name, "id": id, "slots": one.report.slots,
+                     "jobs": len(one.report.jobs), "plan": plan, "reason": one.reason}
+                )  # fmt: skip
+        return {"mode": self.mode, "applications": shown}
+
+
+class SparkEngine:
+    """One application. What it knows is in the last report; a new adapter needs only the next."""
+
+    def __init__(self, known: Application, ttl_s: float, clock: Callable[[], float]) -> None:
+        self.application = known.name
+        self._known, self._ttl_s, self._clock = known, ttl_s, clock
+        self._report = known.report
+        self._started: frozenset[str] | None = None
+        self._decision: Mapping[str, Any] | None = None
+        self._decided_s = float("-inf")
+
+    def observe(self, now_s: float) -> Observation:
+        known = self._known
+        with known.lock:
+            report = self._report = known.report
+            waited_s = max(now_s - known.received_s, 0.0)
+            outcomes = [(job.id, _outcome(job)) for job in known.ended.values() if job.succeeded]
+            known.reported |= known.ended.keys()
+            known.ended.clear()
+            state, notes = state_of(report, waited_s, known.durations, known.may_idle)
+        if not report.acts:
+            notes = (*notes, "the driver only reports: its master is not one of Loadmaster's")
+        started = frozenset(job.id for job in report.jobs if job.has_started)
+        before, self._started = self._started, started
+        return Observation(
+            None if report.over else state,
+            # Decisions are renewed in time, as a plan ends with its decision's time to live.
+            (_digest(report), int(now_s // (self._ttl_s / 3))),
+            outcomes=outcomes,
+            started=frozenset() if before is None else started - before,
+            notes=notes,
+        )
+
+    def commands(self, observation: Observation, decision: Mapping[str, Any]) -> Sequence[Command]:
+        """The plan, where the driver has another one or its time is running out."""
+        if decision is not self._decision:
+            self._decision, self._decided_s = decision, self._clock()
+        known = self._known
+        plan = plan_of(decision, known.may_idle)
+        waiting = {job.id for job in self._report.jobs if not job.has_started}
+
+        def give() -> None:
+            with known.lock:
+                known.plan, known.decided_s = plan, self._decided_s
+
+        with known.lock:
+            is_same = known.plan is not None and known.plan.id == plan.id
+            is_new = known.decided_s < self._decided_s
+        commands = [
+            Command(START, job, f"{job} may start, up to {limit} tasks at a time", give)
+            for job, limit in plan.limits.items()
+            if job in waiting and not is_same
+        ]
+        if not is_same or is_new:
+            text = f"plan {plan.line()}"
+            commands.append(Command("plan", self.application, text, give, routine=is_same))
+        return commands
+
+    def publish(self, observation: Observation, result: StepResult) -> None:
+        """Keep the reason, which goes to the driver's log with the plan."""
+        with self._known.lock:
+            self._known.reason = f"{result.source}: {result.reason}" if result.source else ""
+
+
+def _digest(report: Report) -> int:
+    """A number that changes with what a decision depends on; starts of tasks do not count."""
+    facts = [
+        (job.id, stage.id, stage.tasks, stage.finished)
+        for job in report.jobs
+        for stage in job.stages
+    ]
+    return hash((report.slots, *facts))
+
+
+def _outcome(job: EndedJob) -> dict[str, Any]:
+    return {
+        "job": job.id,
+        "completion_s": job.completion_ms / 1000,
+        "work_s": max(job.work_ms, 1.0) / 1000,
+    }
+
+
+@contextmanager
+def connect(
+    settings: SparkSettings, names: Sequence[str], mode: Mode
+) -> Iterator[Callable[[], list[SparkEngine]]]:
+    """Listen for reports; yields the function that lists the applications."""
+    token = None if settings.token_file is None else _read_token(settings.token_file)
+    known = Applications(settings, mode)
+    engines: dict[int, SparkEngine] = {}
+    first = True
+
+    def applications() -> list[SparkEngine]:
+        nonlocal first, engines
+        if first:
+            first = False
+            if not known.arrived.wait(settings.first_report_s):
+                raise SilentError(
+                    "engine",
+                    f"no application has reported yet; expected spark.loadmaster.url={url}",
+                )
+        listed = [
+            one
+            for one in known.listed()
+            if not names or one.name in names or one.report.application in names
+        ]
+        engines = {
+            id(one): engines.get(id(one)) or SparkEngine(one, settings.ttl_s, known.clock)
+            for one in listed
+        }
+        return list(engines.values())
+
+    with listen(settings.host, settings.port, token, known.receive, known.plans) as url:
+        yield applications
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as fault:
+        raise InputError(f"token_file {path}: {fault}; expected a readable file") from None
+    if not token:
+        raise InputError(f"token_file {path} is empty; expected a token")
+    return token
+
+
+SPEC = EngineSpec(
+    name="spark",
+    endpoint="loadmaster.serving.systems.decima.system:ENDPOINT",
+    summary="order of stages and limits of jobs inside Spark applications",
+    settings=SparkSettings,
+    connect=connect,
+    by_jobs=True,
+    every_s=0.25,
+)
