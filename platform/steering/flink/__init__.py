@@ -1,0 +1,1 @@
+"""The engine Flink: parallelism of streaming jobs by its REST interface."""
