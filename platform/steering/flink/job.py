@@ -233,7 +233,8 @@ class FlinkJob:
             sources = [k for k, task in enumerate(state.tasks) if task.source]
             blocked = state.snapshots.backpressured_ms_per_s[-1]
             is_behind = any(blocked[k] > BLOCKED_MS for k in sources)
-        is_whole = newest.seconds_up >= 60.0
+        flow = flow_of(self._polls, settings.rollback_after_s)
+        is_steady = flow is not None and not flow.grows(settings.rollback_tolerance)
         lines = shortened(notes)
         floors: Plan = {}
         backlog_s = settings.guard.backlog_s
@@ -243,7 +244,7 @@ class FlinkJob:
         if self._requested[0]:
             lines.append("the requested parallelism is not reached: slots may be missing")
         document = state.model_dump(mode="json")
-        return Measurement(document, is_whole and not is_behind, outcome, floors, tuple(lines))
+        return Measurement(document, is_steady and not is_behind, outcome, floors, tuple(lines))
 
     def plan_of(self, decision: Mapping[str, Any]) -> Mapping[str, Any]:
         found = decision.get("parallelism")
@@ -267,7 +268,7 @@ class FlinkJob:
         now_s, undo = self._clock(), self._rollback.undo
         messages: list[str] = []
         if self._settings.rollback and undo is not None:
-            if any(plan[name] < value for name, value in undo.before.items()):
+            if not undo.is_reverted_by(plan):
                 messages.append(f"rolled back: {self._rollback.reason}")
                 plan = undo.before
         elif held := self._rollback.held_back(plan, now_s):

@@ -35,6 +35,10 @@ class Flow(NamedTuple):
     growth: float  # of the pending records, a second; NaN: not reported
     blocked_ms: float  # back-pressured time of the most blocked source, a second
 
+    def grows(self, tolerance: float) -> bool:
+        """Whether the backlog grows by more than that share of the throughput."""
+        return self.growth > tolerance * max(self.throughput, _LEAST_RATE)
+
 
 @dataclass
 class Change:
@@ -44,6 +48,22 @@ class Change:
     before: dict[str, float]
     after: dict[str, float]
     flow: Flow | None  # before it; None: not known, so it cannot be compared
+
+    def is_repeated_by(self, plan: Plan) -> bool:
+        """Whether a plan is that of the change, or further in its direction."""
+        lowered = all(self.after[name] <= value for name, value in self.before.items())
+        raised = all(self.after[name] >= value for name, value in self.before.items())
+        pairs = [(plan.get(name, math.nan), value) for name, value in self.after.items()]
+        return (
+            all(wanted == value for wanted, value in pairs)
+            or (lowered and all(wanted <= value for wanted, value in pairs))
+            or (raised and all(wanted >= value for wanted, value in pairs))
+        )
+
+    def is_reverted_by(self, plan: Plan) -> bool:
+        """Whether a plan gives every task what it had before, or more, in another way."""
+        enough = all(plan.get(name, math.nan) >= value for name, value in self.before.items())
+        return enough and not self.is_repeated_by(plan)
 
 
 @dataclass
@@ -70,6 +90,8 @@ class Rollback:
     def judge(self, polls: Sequence[FlinkPoll], plan: Plan) -> None:
         """Compare as soon as `after_s` of settled polls are known; set `undo` or forget."""
         change = self.change
+        if self.undo is not None and dict(plan) != self.undo.after:
+            self.undo = None  # changed from elsewhere
         if change is None or self.undo is not None:
             return
         newest = polls[-1]
@@ -88,14 +110,7 @@ class Rollback:
         """Why a plan must not be requested: it, or one further in its direction, was undone."""
         self._held = [(until, one) for until, one in self._held if until > now_s]
         for until, change in self._held:
-            lowered = all(change.after[name] <= value for name, value in change.before.items())
-            raised = all(change.after[name] >= value for name, value in change.before.items())
-            pairs = [(plan.get(name, math.nan), value) for name, value in change.after.items()]
-            if (
-                (lowered and all(wanted <= value for wanted, value in pairs))
-                or (raised and all(wanted >= value for wanted, value in pairs))
-                or all(wanted == value for wanted, value in pairs)
-            ):
+            if change.is_repeated_by(plan):
                 return f"a plan like this was undone; not repeated for {until - now_s:.0f} s"
         return ""
 
