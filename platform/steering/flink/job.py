@@ -115,7 +115,7 @@ class FlinkJob:
                 self._config = self._client.config()
         except ApiError as fault:
             raise self._silent(fault) from None
-        self._slots = Slots.of(poll.job, int(overview["slots-available"]))
+        self._slots = Slots.of(poll.job, overview)
         off = self._keep(poll)
         plan = {name: float(poll.parallelism(vertex)) for name, vertex in _tasks(poll.job).items()}
         if not off:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadmaster.envs.errors import counted
@@ -22,12 +22,20 @@ class Slots:
     groups: Mapping[str, Sequence[tuple[str, int]]]  # (vertex, parallelism) by group
 
     @classmethod
-    def of(cls, job: Json, free: int) -> Slots:
+    def of(cls, job: Json, cluster: Json) -> Slots:
+        """From the answers on a job and of `/overview`.
+
+        A job keeps slots that it left for 50 s, in which they do not count as free. Where it is the
+        only one, all slots of the cluster are its own.
+        """
         groups: dict[str, list[tuple[str, int]]] = {}
         for vertex in job["vertices"]:
             group = str(vertex.get("slotSharingGroupId", ""))
             groups.setdefault(group, []).append((vertex["id"], int(vertex["parallelism"])))
-        return cls(free, groups)
+        found = cls(int(cluster["slots-available"]), groups)
+        if cluster.get("jobs-running") == 1:
+            found = replace(found, free=max(int(cluster["slots-total"]) - found.taken(), 0))
+        return found
 
     def most(self, vertex: str) -> int:
         """Instances that a vertex can have if the other groups keep their slots."""

@@ -32,7 +32,7 @@ class FlinkServer:
         self.other_jobs: list[dict[str, Any]] = []
         self.parallelism = {SOURCE: 1, PARSE: 2, ENRICH: 2, SINK: 1}
         self.bounds = dict(self.parallelism)
-        self.slots = 8
+        self.slots, self.kept = 8, 0  # kept: slots that the job has left and that are not yet free
         self.rate = 800.0  # records a second that arrive
         self.capacity = {SOURCE: 1e5, PARSE: 1000.0, ENRICH: 2000.0, SINK: 1e5}  # of one instance
         self.slowdown: dict[int, float] = {}  # factor of the capacity by instances of parse
@@ -55,6 +55,10 @@ class FlinkServer:
         self._rescales: list[dict[str, Any]] = []
         self.counters = {vertex: dict.fromkeys(("in", "out", *COUNTED), 0.0) for vertex in IDS}
         self.advance(20.0)
+
+    @property
+    def taken(self) -> int:
+        return max(self.parallelism.values())
 
     def clock(self) -> float:
         return self.now_s
@@ -118,7 +122,11 @@ class FlinkServer:
             if path == "/jobs/overview":
                 return 200, {"jobs": [self._listed(), *self.other_jobs]}
             if path == "/overview":
-                return 200, {"slots-available": self.slots - max(self.parallelism.values())}
+                return 200, {
+                    "slots-total": self.slots,
+                    "slots-available": max(self.slots - self.kept - self.taken, 0),
+                    "jobs-running": 1 + len(self.other_jobs),
+                }
             if path == "/jobmanager/config":
                 return 200, [{"key": k, "value": v} for k, v in self.config.items()]
             if parts[0] != "jobs" or parts[1] != self.job_id:

@@ -9,6 +9,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.platform.steering.core import Mode, Recommendation, SilentError, Steerer, StepResult
 from loadmaster.platform.steering.flink.client import FlinkClient
 from loadmaster.platform.steering.flink.job import FlinkJob
+from loadmaster.platform.steering.flink.quantities import Slots, fit_to_slots
 from loadmaster.platform.steering.flink.settings import FlinkSettings
 from loadmaster.platform.steering.recommenders import find_recommender
 from loadmaster.serving.systems.sure.schema import SureOutcome, SureState
@@ -349,6 +350,26 @@ def test_bounds(steered: Steered) -> None:
     steered.start()
     steered.steps(80)
     assert max(steered.flink.parallelism.values()) <= 4
+
+
+@pytest.mark.parametrize("jobs", [0, 1])
+def test_slots_that_are_not_yet_free(steered: Steered, jobs: int) -> None:
+    steered.flink.kept = 4
+    steered.flink.other_jobs = [{"jid": "b" * 32, "name": "b", "state": "RUNNING"}] * jobs
+    steered.wanted.parse = 99
+    steered.step()
+    assert steered.step().wanted[PARSE_NAME] == (4 if jobs else 8)
+
+
+def test_groups_share_the_slots() -> None:
+    members = {"a": [("one", 2), ("two", 1)], "b": [("three", 3)]}
+    slots, tasks = Slots(2, members), {"one": "one", "two": "two", "three": "three"}
+    now = {"one": 2.0, "two": 1.0, "three": 3.0}
+    assert [slots.most(name) for name in tasks] == [4, 4, 5]
+    assert fit_to_slots({"one": 4, "two": 4, "three": 3}, now, tasks, slots)[1] == []
+    fitted, lines = fit_to_slots({"one": 4, "two": 1, "three": 5}, now, tasks, slots)
+    assert (fitted, len(lines)) == ({"one": 4, "two": 1, "three": 3}, 1)
+    assert fit_to_slots({"one": 6, "two": 1, "three": 2}, now, tasks, slots)[0]["one"] == 5
 
 
 def test_total(steered: Steered) -> None:
