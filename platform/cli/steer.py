@@ -110,7 +110,7 @@ def steer(
 
         loadmaster steer --list
 
-        loadmaster steer slurm --recommender las --once
+        loadmaster steer slurm --recommender las-fastest --once
 
         loadmaster steer kubernetes shop/cart --prometheus http://prometheus:9090 --once
 
