@@ -65,7 +65,7 @@ object SparkJobs {
   private def warmUp(context: SparkContext): Unit = {
     val stage = (parents: Seq[Int]) => StageSpec("warm-up", Array.fill(24)(1L), parents)
     val job = JobSpec("warm-up", "default", 0, IndexedSeq(stage(Nil), stage(Nil), stage(Seq(0, 1))))
-    for (_ <- 1 to 12) run(context, job, -1)
+    for (_ <- 1 to 6) run(context, job, -1)
   }
 
   /** The last stage ends the job; every other one has a child. */

@@ -123,6 +123,7 @@ class SparkApplication:
             "spark.ui.enabled": "false",
             "spark.ui.showConsoleProgress": "false",
             "spark.locality.wait": "0",
+            "spark.log.level": "WARN",
             "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             **(conf or {}),
         }

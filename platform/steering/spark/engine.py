@@ -48,6 +48,11 @@ class SparkSettings(Settings):
     task_ms: float = Field(
         default=1000, gt=0, description="Duration of a task where none was ever measured."
     )
+    limit_factor: float | None = Field(
+        default=3.0,
+        ge=1,
+        description="Limits of jobs are those decided, times this; null: jobs have no limits.",
+    )
     idle: bool = Field(
         default=False,
         description="Whether slots may be left idle for jobs to come. If not, tasks beyond the "
@@ -72,6 +77,7 @@ class Application:
     report: Report
     received_s: float
     durations: TaskDurations
+    limit_factor: float | None = None
     may_idle: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
     plan: Plan | None = None
@@ -135,7 +141,10 @@ class Applications:
             if any(one.name == name for one in self._known.values()):
                 name = f"{name}@{report.application}"
             durations = TaskDurations(self.settings.task_ms, self._profile)
-            found = Application(name, report, now_s, durations, self.settings.idle)
+            settings = self.settings
+            found = Application(
+                name, report, now_s, durations, settings.limit_factor, settings.idle
+            )
             self._known[report.application] = found
             return found
 
@@ -206,7 +215,7 @@ class SparkEngine:
         if decision is not self._decision:
             self._decision, self._decided_s = decision, self._clock()
         known = self._known
-        plan = plan_of(decision, known.may_idle)
+        plan = plan_of(decision, known.limit_factor, known.may_idle)
         waiting = {job.id for job in self._report.jobs if not job.has_started}
 
         def give() -> None:
@@ -217,8 +226,8 @@ class SparkEngine:
             is_same = known.plan is not None and known.plan.id == plan.id
             is_new = known.decided_s < self._decided_s
         commands = [
-            Command(START, job, f"{job} may start, up to {limit} tasks at a time", give)
-            for job, limit in plan.limits.items()
+            Command(START, job, f"{job} may start", give)
+            for job in plan.jobs
             if job in waiting and not is_same
         ]
         if not is_same or is_new:
@@ -250,38 +259,40 @@ def _outcome(job: EndedJob) -> dict[str, Any]:
     }
 
 
+class Connection:
+    """Lists the applications that report to `url`."""
+
+    def __init__(
+        self, known: Applications, settings: SparkSettings, names: Sequence[str], url: str
+    ) -> None:
+        self.known, self.url = known, url
+        self._settings, self._names = settings, names
+        self._engines: dict[int, SparkEngine] = {}
+        self._is_first = True
+
+    def __call__(self) -> list[SparkEngine]:
+        """The applications to step now. The first call waits for a report."""
+        if self._is_first:
+            self._is_first = False
+            if not self.known.arrived.wait(self._settings.first_report_s):
+                where = f"spark.loadmaster.url={self.url}"
+                raise SilentError("engine", f"no application has reported yet; expected {where}")
+        ttl_s, clock = self._settings.ttl_s, self.known.clock
+        self._engines = {
+            id(one): self._engines.get(id(one)) or SparkEngine(one, ttl_s, clock)
+            for one in self.known.listed()
+            if not self._names or one.name in self._names or one.report.application in self._names
+        }
+        return list(self._engines.values())
+
+
 @contextmanager
-def connect(
-    settings: SparkSettings, names: Sequence[str], mode: Mode
-) -> Iterator[Callable[[], list[SparkEngine]]]:
-    """Listen for reports; yields the function that lists the applications."""
+def connect(settings: SparkSettings, names: Sequence[str], mode: Mode) -> Iterator[Connection]:
+    """Listen for reports while the block runs."""
     token = None if settings.token_file is None else _read_token(settings.token_file)
     known = Applications(settings, mode)
-    engines: dict[int, SparkEngine] = {}
-    first = True
-
-    def applications() -> list[SparkEngine]:
-        nonlocal first, engines
-        if first:
-            first = False
-            if not known.arrived.wait(settings.first_report_s):
-                raise SilentError(
-                    "engine",
-                    f"no application has reported yet; expected spark.loadmaster.url={url}",
-                )
-        listed = [
-            one
-            for one in known.listed()
-            if not names or one.name in names or one.report.application in names
-        ]
-        engines = {
-            id(one): engines.get(id(one)) or SparkEngine(one, settings.ttl_s, known.clock)
-            for one in listed
-        }
-        return list(engines.values())
-
     with listen(settings.host, settings.port, token, known.receive, known.plans) as url:
-        yield applications
+        yield Connection(known, settings, names, url)
 
 
 def _read_token(path: Path) -> str:

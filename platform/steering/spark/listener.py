@@ -8,6 +8,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,11 @@ Document = Mapping[str, Any]
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A driver that has closed its connection is no error: it sends another report."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 def is_loopback(host: str) -> bool:
@@ -55,30 +61,36 @@ def listen(
         disable_nagle_algorithm = True
 
         def do_POST(self) -> None:
+            self._reply(*self._post())
+
+        def do_GET(self) -> None:
+            self._reply(*self._get())
+
+        def _post(self) -> tuple[int, Document]:
             length = self.headers.get("Content-Length", "")
             if not length.isdigit() or int(length) > BODY_MAX:
                 self.close_connection = True
-                return self._reply(413, {"error": f"expected a body of at most {BODY_MAX} bytes"})
+                return 413, {"error": f"expected a body of at most {BODY_MAX} bytes"}
             body = self.rfile.read(int(length))
             if not self._is_allowed():
-                return self._reply(401, {"error": "expected the token of token_file"})
+                return 401, {"error": "expected the token of token_file"}
             if self.path != "/v1/report":
-                return self._reply(404, {"error": "expected POST /v1/report"})
+                return 404, {"error": "expected POST /v1/report"}
             # A page in a browser cannot send this type to another origin.
             if self.headers.get("Content-Type", "").partition(";")[0] != "application/json":
-                return self._reply(415, {"error": "expected Content-Type: application/json"})
+                return 415, {"error": "expected Content-Type: application/json"}
             try:
                 report = parse_report(body)
             except InputError as fault:
-                return self._reply(400, {"error": str(fault)})
-            self._reply(200, receive(report))
+                return 400, {"error": str(fault)}
+            return 200, receive(report)
 
-        def do_GET(self) -> None:
+        def _get(self) -> tuple[int, Document]:
             if not self._is_allowed():
-                return self._reply(401, {"error": "expected the token of token_file"})
+                return 401, {"error": "expected the token of token_file"}
             if self.path == "/v1/plans":
-                return self._reply(200, plans())
-            self._reply(404, {"error": "expected GET /v1/plans"})
+                return 200, plans()
+            return 404, {"error": "expected GET /v1/plans"}
 
         def _is_allowed(self) -> bool:
             if token is None:

@@ -5,7 +5,9 @@ state therefore offers all slots of the application: tasks that run count as not
 decision says how all slots should be shared now. Tasks that run are never stopped; a job beyond its
 share starts no further ones.
 
-The plan has the stages in the order of the assignments, and for each job its limit. Jobs without
+The plan has the stages in the order of the assignments, and for each job its limit, times a factor:
+Decima's limits weigh that executors take time to move and that tasks get slower where a job has
+many, and neither holds for the slots of one application. Jobs without
 an assignment come after them in Spark's order, without a limit. Slots that no task within the
 limits can use go to tasks beyond them in the same order; with `may_idle` those that the decision
 has left idle stay so.
@@ -15,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,8 +40,9 @@ class Plan:
     """An order of stages, and the most tasks of jobs at a time."""
 
     id: str  # a digest of the rest
+    jobs: tuple[str, ...]  # in the order of their first stages
     stages: tuple[int, ...]
-    limits: Mapping[str, int]
+    limits: Mapping[str, int]  # of those that have one
     idle: int = 0
 
     def document(self, ttl_s: float, reason: str = "") -> dict[str, Any]:
@@ -54,9 +58,12 @@ class Plan:
 
     def line(self) -> str:
         """The jobs in order with their limits."""
-        parts = [f"{job} up to {limit}" for job, limit in [*self.limits.items()][:NAMED]]
-        if (more := len(self.limits) - NAMED) > 0:
-            parts.append(f"{counted(more, 'more job')}")
+        parts = [
+            f"{job} up to {self.limits[job]}" if job in self.limits else job
+            for job in self.jobs[:NAMED]
+        ]
+        if (more := len(self.jobs) - NAMED) > 0:
+            parts.append(counted(more, "more job"))
         if self.idle:
             parts.append(f"{counted(self.idle, 'slot')} idle")
         return ", ".join([*parts, "then Spark's order"])
@@ -120,14 +127,21 @@ def _stages_of(job: ReportedJob, durations: TaskDurations) -> tuple[list[dict[st
     return rows, unknown
 
 
-def plan_of(decision: Mapping[str, Any], may_idle: bool = False) -> Plan:
-    """The plan of a decision of Decima's endpoint."""
+def plan_of(
+    decision: Mapping[str, Any], limit_factor: float | None = 1.0, may_idle: bool = False
+) -> Plan:
+    """The plan of a decision of Decima's endpoint; without a factor its jobs have no limits."""
     stages, limits = list[int](), dict[str, int]()
     for part in decision.get("assignments") or ():
         stages.append(int(part["stage"]))
         job, limit = str(part["job"]), int(part["limit"])
         limits[job] = max(limit, limits.get(job, 1))
+    jobs = tuple(limits)
+    if limit_factor is None:
+        limits = {}
+    else:
+        limits = {job: math.ceil(limit * limit_factor) for job, limit in limits.items()}
     idle = int(decision.get("idle") or 0) if may_idle else 0
     content = json.dumps([stages, limits, idle])
     id = hashlib.sha256(content.encode()).hexdigest()[:12]
-    return Plan(id, tuple(stages), limits, idle)
+    return Plan(id, jobs, tuple(stages), limits, idle)

@@ -1,0 +1,241 @@
+"""Spark under its own orders and under Loadmaster's scheduler class: the same jobs, side by side.
+
+The jobs have the DAGs and durations of the workload `tpch-like`, narrower and shorter, with tasks
+that sleep; they recur, and arrive at random over time. All arms of a repeat run at the same time on
+the same machine, each in a driver of its own: `fifo` and `fair` on Spark's own scheduler (`fair`
+with a pool for each job), the others through `loadmaster steer spark`'s parts in this process.
+Durations are known from the event log of a run before (`profile`), except in `decima-unprofiled`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
+from loadmaster.envs.dag_scheduling.workloads import load_workload
+from loadmaster.platform.bench.engines.spark_cluster import (
+    SparkApplication,
+    SparkJob,
+    SparkStage,
+    completion_s,
+    fetch_spark,
+)
+from loadmaster.platform.bench.engines.spark_replay import PREDICTED, predict
+from loadmaster.platform.bench.measurements import Figure
+from loadmaster.platform.evaluation.statistics import paired_difference, summarise
+from loadmaster.platform.steering.core import Recommendation, Recommender
+from loadmaster.platform.steering.jobs import Cadence, JobSteerer
+from loadmaster.platform.steering.loop import steer
+from loadmaster.platform.steering.recommenders import find_recommender
+from loadmaster.platform.steering.spark.build import build_jar
+from loadmaster.platform.steering.spark.engine import SPEC, Connection, SparkSettings, connect
+from loadmaster.serving.policies.store import resolve_bundle
+from loadmaster.serving.systems.decima.schema import DecimaState
+from loadmaster.serving.systems.decima.system import ENDPOINT
+
+SLOTS = 12
+JOBS, TEMPLATES = 32, 40
+LOAD = 0.9  # work that arrives per slot
+NARROWER, SHORTER = 40, 1.5  # than the workload's jobs
+SPREAD = 0.25  # of the log of task durations within a stage
+SHORTEST_MS = 100
+PROFILE_SEED = 900_000
+ARMS = ("fifo", "fair", "srpt-caps", "decima", "decima-unprofiled")
+EVERY_S, PAUSE_S = 0.1, 0.2
+
+
+@cache
+def templates() -> tuple[tuple[tuple[int, float, tuple[int, ...]], ...], ...]:
+    """DAGs of the jobs that recur: each stage with its tasks, mean ms and parents."""
+    bank = load_workload(DagSchedulingSettings(workload="tpch-like")).bank
+    drawn = np.random.default_rng(PROFILE_SEED).permutation(len(bank.first_stage) - 1)[:TEMPLATES]
+    found = []
+    for template in drawn.tolist():
+        first, end = bank.first_stage[template : template + 2].tolist()
+        parents = [
+            bank.parent[bank.parent_first[row] : bank.parent_first[row + 1]].tolist()
+            for row in range(first, end)
+        ]
+        found.append(_ordered(bank.tasks[first:end], bank.mean_ms[first:end], parents))
+    return tuple(found)
+
+
+def _ordered(
+    tasks: Any, mean_ms: Any, parents: Sequence[Sequence[int]]
+) -> tuple[tuple[int, float, tuple[int, ...]], ...]:
+    """Stages after their parents; the last one is the only one without children."""
+    order: list[int] = []
+    while len(order) < len(parents):
+        order += [
+            stage
+            for stage in range(len(parents))
+            if stage not in order and all(parent in order for parent in parents[stage])
+        ][:1]
+    place = {stage: number for number, stage in enumerate(order)}
+    needed = {parent for above in parents for parent in above}
+    sinks = {place[stage] for stage in order[:-1] if stage not in needed}
+    rows = []
+    for stage in order:
+        above = {place[parent] for parent in parents[stage]}
+        above |= sinks if stage == order[-1] else set()
+        width = max(1, round(int(tasks[stage]) / NARROWER))
+        rows.append((width, float(mean_ms[stage]) / SHORTER, tuple(sorted(above))))
+    return tuple(rows)
+
+
+def draw_jobs(seed: int, batch: bool = False) -> list[SparkJob]:
+    """The jobs of a repeat with their arrivals; a `batch` has each template once."""
+    rng = np.random.default_rng(seed)
+    known = templates()
+    work_s = np.mean([sum(width * ms for width, ms, _ in one) for one in known]) / 1000
+    drawn = np.arange(len(known)) if batch else rng.integers(len(known), size=JOBS)
+    gaps_s = rng.exponential(work_s / (SLOTS * LOAD), size=len(drawn))
+    arrivals_s = np.zeros(len(drawn)) if batch else np.cumsum(gaps_s) - gaps_s[0]
+    jobs = []
+    for number, (template, arrival_s) in enumerate(zip(drawn, arrivals_s, strict=True)):
+        stages = []
+        for width, mean_ms, parents in known[template]:
+            noise = np.exp(rng.normal(-(SPREAD**2) / 2, SPREAD, size=width))
+            drawn_ms = np.maximum(np.rint(mean_ms * noise), SHORTEST_MS).astype(int)
+            stages.append(SparkStage(drawn_ms.tolist(), parents))
+        jobs.append(SparkJob(f"query {template}", int(arrival_s * 1000), stages, f"pool-{number}"))
+    return jobs
+
+
+class _ShippedPolicy:
+    """The shipped policy of a system's endpoint, in this process."""
+
+    name = "decima"
+
+    def __init__(self) -> None:
+        self._policy = ENDPOINT.policy(resolve_bundle(ENDPOINT.pretrained))
+
+    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
+        parsed = DecimaState.model_validate(state)
+        parsed.check()
+        proposed = self._policy.decide(parsed)
+        source = f"policy {self._policy.name} {self._policy.version}"
+        return Recommendation(proposed.decision.model_dump(), proposed.explanation.summary, source)
+
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
+        """Outcomes are in the CSV."""
+
+
+@contextmanager
+def steering(recommender: Recommender, settings: SparkSettings) -> Iterator[Connection]:
+    """Steer all applications that report, in a thread, while the block runs."""
+    stopped = threading.Event()
+    with connect(settings, (), "act") as connection:
+        steerer = JobSteerer(recommender, "act", cadence=Cadence(pause_s=PAUSE_S))
+        thread = threading.Thread(
+            target=steer,
+            args=(connection, steerer, lambda result: None, EVERY_S, False, stopped),
+        )
+        thread.start()
+        try:
+            yield connection
+        finally:
+            stopped.set()
+            thread.join()
+
+
+def _recommender(arm: str) -> Recommender:
+    if arm.startswith("decima"):
+        return _ShippedPolicy()
+    return find_recommender([arm], SPEC.endpoint)
+
+
+def run_arms(
+    arms: Sequence[str], jobs: Sequence[SparkJob], folder: Path, profile: Path | None
+) -> dict[str, pd.DataFrame]:
+    """Run the same jobs in all arms at the same time; a row for each job."""
+    spark = fetch_spark()
+    jar = build_jar(spark)
+    with ExitStack() as stack:
+        running: dict[str, SparkApplication] = {}
+        for arm in arms:
+            log = folder / arm / "events"
+            log.mkdir(parents=True)
+            conf = {
+                "spark.eventLog.enabled": "true",
+                "spark.eventLog.dir": log.as_uri(),
+                "spark.app.name": arm,
+            }
+            master, needed = f"local[{SLOTS}]", None
+            if arm == "fair":
+                conf["spark.scheduler.mode"] = "FAIR"
+            elif arm != "fifo":
+                known = None if arm.endswith("unprofiled") else profile
+                settings = SparkSettings(port=0, profile=known)
+                connection = stack.enter_context(steering(_recommender(arm), settings))
+                conf["spark.loadmaster.url"] = connection.url
+                master, needed = f"local-loadmaster[{SLOTS}]", jar
+            application = SparkApplication(spark, jobs, master, folder / arm, conf, needed)
+            running[arm] = stack.enter_context(application)
+        for application in running.values():
+            application.await_ready()
+        for application in running.values():
+            application.begin()
+        return {arm: application.result() for arm, application in running.items()}
+
+
+def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Figure]:
+    """Run all repeats; the CSV files are written after each one."""
+    folder.mkdir(parents=True, exist_ok=True)
+    rows: list[pd.DataFrame] = []
+    predictions: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as work:
+        report_step("spark: a run for the profile")
+        batch = draw_jobs(PROFILE_SEED, batch=True)
+        run_arms(("fifo",), batch, Path(work) / "profile", None)
+        profile = Path(work) / "profile" / "fifo" / "events"
+        for seed in range(repeats):
+            report_step(f"spark: repeat {seed + 1} of {repeats}")
+            jobs, place = draw_jobs(seed), Path(work) / str(seed)
+            found = run_arms(ARMS, jobs, place, profile)
+            for arm, frame in found.items():
+                frame.insert(0, "arm", arm)
+                frame.insert(0, "seed", seed)
+                frame["completion_s"] = completion_s(frame)
+                frame["work_s"] = [job.work_ms / 1000 for job in jobs]
+                rows.append(frame)
+                if arm in PREDICTED:
+                    predictions += [
+                        {"seed": seed, "arm": arm, **row}
+                        for row in predict(place / arm / "events", arm, len(jobs), SLOTS, frame)
+                    ]
+            pd.concat(rows).to_csv(folder / "jobs.csv", index=False)
+            pd.DataFrame(predictions).to_csv(folder / "predictions.csv", index=False)
+    yield from figures(pd.concat(rows), pd.DataFrame(predictions))
+
+
+def figures(jobs: pd.DataFrame, predictions: pd.DataFrame) -> Iterator[Figure]:
+    """Means over repeats, differences paired by repeat, and errors of the predictions."""
+    means = jobs.groupby(["arm", "seed"])["completion_s"].mean().unstack("seed")
+    for arm in ARMS:
+        one = summarise(means.loc[arm].to_numpy())
+        name = f"spark/{arm}/completion_s"
+        yield Figure(name, one.mean, "s", higher_is_better=False)
+        for end in ("low", "high"):
+            yield Figure(f"{name}/{end}", getattr(one.interval, end), "s", higher_is_better=False)
+    for arm in ARMS[2:]:
+        for peer in ARMS[:2]:
+            both = paired_difference(means.loc[arm].to_numpy(), means.loc[peer].to_numpy())
+            name = f"spark/{arm}-against-{peer}"
+            yield Figure(f"{name}/percent", both.percent, "%", higher_is_better=False)
+            for end in ("low", "high"):
+                value = getattr(both.percent_interval, end)
+                yield Figure(f"{name}/{end}", value, "%", higher_is_better=False)
+    yield Figure("spark/tasks-run-again", float(jobs["repeated"].sum()), "tasks")
+    for (arm, rule), found in predictions.groupby(["arm", "rule"]):
+        error = 100 * (found["predicted_s"].sum() / found["measured_s"].sum() - 1)
+        yield Figure(f"spark/simulated-{rule}-for-{arm}/error", float(error), "%")
