@@ -24,6 +24,7 @@ Json = Mapping[str, Any]
 NOT_FOUND = 404
 ENDED = frozenset({"FINISHED", "CANCELED", "FAILED"})  # states of a job that does not run again
 
+_FAILED = 500  # an HTTP status
 _MOST_BYTES = 256 * 2**20
 _DURATION = re.compile(r"\s*(\d+)\s*([a-zµ]*)\s*")
 _ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.I)
@@ -128,8 +129,9 @@ class FlinkClient:
         self._client.close()
 
     def _find(self, path: str) -> Json | None:
+        """An optional answer: Flink may refuse it, or fail where it keeps no history."""
         try:
-            found: Json = self._get(path)
+            found: Json = self._call(Request("GET", path), _FAILED)
         except ApiError:
             return None
         return found
@@ -137,11 +139,12 @@ class FlinkClient:
     def _get(self, path: str) -> Any:
         return self._call(Request("GET", path))
 
-    def _call(self, request: Request) -> Any:
+    def _call(self, request: Request, highest: int = _FAILED - 1) -> Any:
+        """`highest`: of the statuses that are an ApiError; others make the engine silent."""
         try:
             return self._client.ask(FlinkCall(request, lambda data: data))
         except ApiError as fault:
-            if fault.status is not None and fault.status < 500:
+            if fault.status is not None and fault.status <= highest:
                 raise
             raise SilentError("engine", f"Flink at {self.url}: {fault}") from None
         except ServiceError as fault:
