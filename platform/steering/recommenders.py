@@ -18,9 +18,10 @@ from loadmaster.platform.steering.core import Recommendation, Recommender, Silen
 from loadmaster.serving.client import Client, ServiceError, calls
 from loadmaster.serving.client.clients import DEFAULT_URL
 from loadmaster.serving.decisions.tenant_names import tenant_of
-from loadmaster.serving.system import Endpoint
+from loadmaster.serving.policies.store import resolve_bundle
+from loadmaster.serving.system import Endpoint, Policy
 
-SERVICE = "service"
+SERVICE, BUNDLE = "service", "bundle:"
 
 _log = logging.getLogger("loadmaster.steer")
 
@@ -68,11 +69,11 @@ class ServiceRecommender:
             _log.warning("%s: the outcome was not accepted: %s", application, fault)
 
 
-class RuleRecommender:
-    """A rule of a system's endpoint, in this process: the one that the service falls back to."""
+class PolicyRecommender:
+    """A policy of a system's endpoint, in this process: a rule, or a bundle without a service."""
 
-    def __init__(self, endpoint: Endpoint[Any, Any, Any], name: str) -> None:
-        self.name, self._endpoint, self._rule = name, endpoint, endpoint.rule(name)
+    def __init__(self, endpoint: Endpoint[Any, Any, Any], policy: Policy, name: str) -> None:
+        self.name, self._endpoint, self._policy = name, endpoint, policy
 
     def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
         try:
@@ -82,17 +83,19 @@ class RuleRecommender:
             first = fault.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
             raise SilentError("recommender", f"{self.name}: {field}: {first['msg']}") from None
-        proposed = self._rule.decide(parsed)
+        proposed = self._policy.decide(parsed)
+        if fault := self._endpoint.validate_decision(parsed, proposed.decision):
+            raise SilentError("recommender", f"{self.name}: {fault}")
         explanation = proposed.explanation
         return Recommendation(
             proposed.decision.model_dump(),
             explanation.summary,
-            f"rule {self.name}",
+            self.name,
             notes=tuple(explanation.notes),
         )
 
     def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
-        """Rules do not learn."""
+        """Policies in this process do not learn."""
 
 
 class FirstOf:
@@ -163,10 +166,10 @@ def find_recommender(
     shadow: bool = False,
     tenant: str | None = None,
 ) -> Recommender:
-    """Build the recommender of these names: service, a rule's name, or with `foreign` MODULE:NAME.
+    """Build the recommender of these names: service, a rule, bundle:NAME_OR_FOLDER, MODULE:NAME.
 
     `endpoint` is the MODULE:NAME of the endpoint whose states the engine writes; `shadow` and
-    `tenant` are for the service.
+    `tenant` are for the service; without `foreign` neither bundles nor modules are loaded.
     """
     system: Endpoint[Any, Any, Any] = resolve(endpoint)
     found: list[Recommender] = []
@@ -177,12 +180,17 @@ def find_recommender(
             except ValueError as fault:
                 raise InputError(str(fault)) from None
             found.append(ServiceRecommender(client, system.system, shadow, tenant))
+        elif name.startswith(BUNDLE) and foreign:
+            policy = system.policy(resolve_bundle(name.removeprefix(BUNDLE)))
+            source = f"policy {policy.name} {policy.version}".rstrip()
+            found.append(PolicyRecommender(system, policy, source))
         elif ":" in name and foreign:
             found.append(ForeignRecommender(name))
         elif name in system.rules:
-            found.append(RuleRecommender(system, name))
+            found.append(PolicyRecommender(system, system.rule(name), f"rule {name}"))
         else:
-            known = ", ".join([SERVICE, *system.rules, *(["MODULE:NAME"] if foreign else [])])
+            loaded = ["bundle:NAME", "MODULE:NAME"] if foreign else []
+            known = ", ".join([SERVICE, *system.rules, *loaded])
             raise InputError(f"unknown recommender {name!r}; expected one of: {known}")
     if not found:
         raise InputError("no recommender is named; expected service, a rule or MODULE:NAME")

@@ -113,6 +113,17 @@ def test_foreign_recommender_plugs_in() -> None:
         find(f"{__name__}:Broken").recommend("shop/cart", EXAMPLE)
 
 
+@pytest.mark.slow
+def test_bundle_decides_in_this_process() -> None:
+    found = find("bundle:aware").recommend("shop/cart", EXAMPLE)
+    assert found.decision["replicas"] >= 1
+    assert found.source.startswith("policy aware")
+    with pytest.raises(InputError):
+        find("bundle:awar")
+    with pytest.raises(InputError):
+        find("bundle:aware", foreign=False)
+
+
 @pytest.mark.parametrize(
     "name", ["hpaa", "no_such_module:X", f"{__name__}:Nothing", f"{__name__}:CLOSED"]
 )
