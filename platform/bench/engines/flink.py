@@ -1,8 +1,9 @@
 """Instances and lag of a real Flink job under a peak: a fixed plan, Flink's rule, and SURE.
 
-Three jobs get the same load at the same time in one cluster: one keeps the plan for the peak, one
-is steered by the rule `flink`, one by the shipped SURE policy, both through the engine Flink. Tasks
-wait instead of computing, so that the jobs fit on two cores.
+Two loads: `daily` rises threefold in two hours, as the steepest of the load that SURE was trained
+on; `steep` sixfold in half an hour. Three jobs get the same load at the same time in one cluster:
+one keeps the plan for the peak, one is steered by the rule `flink`, one by the shipped SURE policy,
+both through the engine Flink. Tasks wait instead of computing, so that the jobs fit on two cores.
 
 A minute of the policies takes 2 s here: `PacedClient` multiplies all times of Flink's answers, and
 the clock of the adapter, by PACE. What is left of an answer stays true: rates are differences of
@@ -22,7 +23,7 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from os import getloadavg
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import t as student
@@ -47,18 +48,37 @@ PACE = 30.0  # seconds of the policies in a second
 MINUTE_S = 60.0 / PACE
 SETTLE_S = 4.0  # real seconds after a start in which counters may be those of before
 
-# Minutes of the policies: before the measurement, then low, rising, high, falling, low.
-WARM_UP_MIN = 75  # the rule flink lowers nothing in the first 60
-PHASES_MIN = (45, 30, 60, 30, 105)
-LOW_RATE, HIGH_RATE = 200.0, 1_200.0  # records a second
 NOISE = 0.1  # of the load from minute to minute, relative
+
+
+class Profile(NamedTuple):
+    """A load with one peak. Minutes are those of the policies."""
+
+    name: str
+    low: float  # records a second
+    high: float
+    minutes: tuple[int, int, int, int, int]  # low, rising, high, falling, low
+
+    @property
+    def measured_min(self) -> int:
+        return sum(self.minutes)
+
+    @property
+    def total_min(self) -> int:
+        return WARM_UP_MIN + self.measured_min
+
+
+WARM_UP_MIN = 65  # not measured; the rule flink lowers nothing in the first 60
+DAILY = Profile("daily", 400.0, 1_200.0, (45, 120, 30, 120, 45))
+STEEP = Profile("steep", 200.0, 1_200.0, (45, 30, 60, 30, 105))
+PROFILES = (DAILY, STEEP)
 PARSE_US, ENRICH_US = 4_000, 2_000  # of a record
-FIXED = {"parse": 6, "enrich": 3}  # busy for 80% at HIGH_RATE
+FIXED = {"parse": 6, "enrich": 3}  # busy for 80% at 1,200 records a second
 MOST = 8  # instances of a task
 SAMPLE_S = 0.5
 
 FIXED_PLAN, RULE, POLICY = ARMS = ("fixed", "flink", "sure")
-EVERY_MIN = {RULE: 1, POLICY: 5}  # minutes between decisions
+EVERY_MIN = 1  # minutes between decisions, as of `loadmaster steer`
 TABLE = "flink.csv"
 AT_ONCE = 2  # repeats in one cluster
 
@@ -78,6 +98,7 @@ class Samples:
 class Row:
     """A job in one repeat. Times are in those of the policies; lag is the wait at the source."""
 
+    profile: str
     repeat: int
     arm: str
     mean_instances: float
@@ -117,10 +138,12 @@ class PacedClient(FlinkClient):
         return found
 
     def rescales(self, job: str) -> Json | None:
-        return self._all_paced(super().rescales(job))
+        found: Json | None = self._all_paced(super().rescales(job))
+        return found
 
     def rescale(self, job: str, rescale: str) -> Json | None:
-        return self._all_paced(super().rescale(job, rescale))
+        found: Json | None = self._all_paced(super().rescale(job, rescale))
+        return found
 
     def _paced(self, moment_ms: Any) -> int:
         return round(self._origin_ms + PACE * (float(moment_ms) - self._origin_ms))
@@ -159,20 +182,19 @@ class PolicyRecommender:
         """It does not learn here."""
 
 
-def load_rate(repeat: int) -> Callable[[float], float]:
+def load_rate(profile: Profile, repeat: int) -> Callable[[float], float]:
     """Records a second after so many real seconds, the same for all jobs of a repeat."""
-    total = WARM_UP_MIN + sum(PHASES_MIN)
     draw = random.Random(repeat)
-    factors = [1 + draw.uniform(-NOISE, NOISE) for _ in range(total + 1)]
-    low, rising, high, falling, _ = PHASES_MIN
+    factors = [1 + draw.uniform(-NOISE, NOISE) for _ in range(profile.total_min + 1)]
+    low, rising, high, falling, _ = profile.minutes
     begin = WARM_UP_MIN + low
 
     def rate(seconds: float) -> float:
         minute = seconds / MINUTE_S
         up = min(max((minute - begin) / rising, 0.0), 1.0)
         down = min(max((minute - begin - rising - high) / falling, 0.0), 1.0)
-        mean = LOW_RATE + (HIGH_RATE - LOW_RATE) * (up - down)
-        return mean * factors[min(int(minute), total)]
+        mean = profile.low + (profile.high - profile.low) * (up - down)
+        return mean * factors[min(int(minute), profile.total_min)]
 
     return rate
 
@@ -181,10 +203,15 @@ class Arm:
     """One job with its load, and the thread's work that steers it."""
 
     def __init__(
-        self, cluster: FlinkCluster, repeat: int, arm: str, origin_s: float, folder: Path
+        self,
+        cluster: FlinkCluster,
+        profile: Profile,
+        repeat: int,
+        arm: str,
+        origin_s: float,
     ) -> None:
-        self.repeat, self.arm, self._cluster = repeat, arm, cluster
-        self.load = Load(folder / f"load-{repeat}-{arm}", load_rate(repeat))
+        self.profile, self.repeat, self.arm, self._cluster = profile, repeat, arm, cluster
+        self.load = Load(cluster.folder / f"load-{repeat}-{arm}", load_rate(profile, repeat))
         self.samples = Samples()
         self.steps = self.silent = 0
         self._origin_s = origin_s
@@ -207,7 +234,7 @@ class Arm:
 
         def reached() -> bool:
             vertices = cluster.call("GET", f"/jobs/{self.job}")["vertices"]
-            return sum(one["parallelism"] for one in vertices) == total
+            return bool(sum(one["parallelism"] for one in vertices) == total)
 
         cluster.wait(lambda: reached() and cluster.is_running(self.job), f"plan of {self.arm}")
 
@@ -221,7 +248,7 @@ class Arm:
         engine = FlinkJob(client, self.job, self.job, settings, self._clock, _paced_sleep)
         steerer, due, minute = Steerer(recommender, "act"), time.time(), 0
         while (now := time.time()) < end_s:
-            if minute % EVERY_MIN[self.arm] == 0:
+            if minute % EVERY_MIN == 0:
                 result = steerer.step(engine, self._clock())
                 self.steps += 1
                 self.silent += result.result == "silent"
@@ -264,10 +291,11 @@ class Arm:
         samples = self.samples
         mean = float(np.mean(samples.instances))
         return Row(
+            profile=self.profile.name,
             repeat=self.repeat,
             arm=self.arm,
             mean_instances=mean,
-            instance_hours=mean * sum(PHASES_MIN) / 60,
+            instance_hours=mean * self.profile.measured_min / 60,
             mean_slots=float(np.mean(samples.slots)),
             mean_lag_s=float(np.mean(samples.lag_s)),
             p99_lag_s=float(np.percentile(samples.lag_s, 99)),
@@ -288,7 +316,7 @@ def _paced_sleep(seconds: float) -> None:
     time.sleep(seconds / PACE)
 
 
-def run_repeats(repeats: Sequence[int]) -> list[Row]:
+def run_repeats(profile: Profile, repeats: Sequence[int]) -> list[Row]:
     """Run all arms of some repeats at once, in a cluster of their own."""
     slots = MOST * len(ARMS) * len(repeats)
     settings = {
@@ -305,14 +333,13 @@ def run_repeats(repeats: Sequence[int]) -> list[Row]:
         POLICY: PolicyRecommender(),
     }
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
-        folder = Path(name)
-        cluster = stack.enter_context(flink_cluster(folder, 2, -(-slots // 2), settings))
+        cluster = stack.enter_context(flink_cluster(Path(name), 2, -(-slots // 2), settings))
         origin_s = time.time()
-        arms = [Arm(cluster, one, arm, origin_s, folder) for one in repeats for arm in ARMS]
+        arms = [Arm(cluster, profile, one, arm, origin_s) for one in repeats for arm in ARMS]
         for arm in arms:
             stack.enter_context(arm.load)
         begin_s = time.time() + MINUTE_S * WARM_UP_MIN
-        end_s = begin_s + MINUTE_S * sum(PHASES_MIN)
+        end_s = begin_s + MINUTE_S * profile.measured_min
         with ThreadPoolExecutor(2 * len(arms)) as pool:
             work = [pool.submit(arm.observe, begin_s, end_s) for arm in arms]
             work += [
@@ -326,21 +353,26 @@ def run_repeats(repeats: Sequence[int]) -> list[Row]:
 
 
 def measure(
-    report_step: Callable[[str], None], repeats: int = 10, folder: Path | None = None
+    report_step: Callable[[str], None],
+    repeats: int = 10,
+    folder: Path | None = None,
+    profiles: Sequence[Profile] = PROFILES,
 ) -> Iterator[Figure]:
-    """Run the arms `repeats` times; every run is a row of `flink.csv` in `folder`.
+    """Run the arms `repeats` times on each load; every run is a row of `flink.csv` in `folder`.
 
     Figures are means over the repeats, and half widths of 95% intervals of the paired differences.
     """
     rows: list[Row] = []
-    for first in range(0, repeats, AT_ONCE):
-        numbers = range(first, min(first + AT_ONCE, repeats))
-        minutes = MINUTE_S * (WARM_UP_MIN + sum(PHASES_MIN)) / 60
-        report_step(f"repeats {numbers[0] + 1} to {numbers[-1] + 1}: {minutes:.0f} minutes")
-        rows += run_repeats(numbers)
-        if folder is not None:
-            write_tables(folder, {TABLE: [asdict(row) for row in rows]})
-    yield from figures(rows)
+    for profile in profiles:
+        for first in range(0, repeats, AT_ONCE):
+            numbers = range(first, min(first + AT_ONCE, repeats))
+            minutes = MINUTE_S * profile.total_min / 60
+            shown = f"{numbers[0] + 1} to {numbers[-1] + 1}"
+            report_step(f"load {profile.name}, repeats {shown}: {minutes:.0f} minutes")
+            rows += run_repeats(profile, numbers)
+            if folder is not None:
+                write_tables(folder, {TABLE: [asdict(row) for row in rows]})
+        yield from figures([row for row in rows if row.profile == profile.name])
 
 
 COLUMNS = (
@@ -351,14 +383,15 @@ COLUMNS = (
 
 def figures(rows: Sequence[Row]) -> Iterator[Figure]:
     """Means of each arm, and SURE's paired differences from the others."""
+    begin = f"flink/{rows[0].profile}"
     by_arm = {arm: [row for row in rows if row.arm == arm] for arm in ARMS}
     for column, unit in COLUMNS:
         values = {arm: np.array([getattr(row, column) for row in by_arm[arm]]) for arm in ARMS}
         for arm in ARMS:
-            yield Figure(f"flink/{arm}/{column}", float(values[arm].mean()), unit)
+            yield Figure(f"{begin}/{arm}/{column}", float(values[arm].mean()), unit)
         for rival in (FIXED_PLAN, RULE):
             differences = values[POLICY] - values[rival]
-            name = f"flink/sure-{rival}/{column}"
+            name = f"{begin}/sure-{rival}/{column}"
             yield Figure(name, float(differences.mean()), unit, higher_is_better=False)
             yield Figure(f"{name}_half_width", half_width(differences), unit)
 

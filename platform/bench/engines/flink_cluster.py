@@ -275,6 +275,9 @@ def _start(
     cluster: FlinkCluster, name: str, java: Sequence[str], entry: str, options: Sequence[str]
 ) -> None:
     command = ["java", *java, "-cp", f"{cluster.flink}/lib/*", entry]
+    in_main = threading.current_thread() is threading.main_thread()
+    if in_main and shutil.which("setpriv"):  # it ends with this process, even one that is killed
+        command = ["setpriv", "--pdeathsig", "TERM", *command]
     command += ["--configDir", f"{cluster.folder}/conf", *options]
     with (cluster.folder / "log" / name).open("wb") as log:
         cluster.processes[name] = subprocess.Popen(
