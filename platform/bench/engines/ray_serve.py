@@ -1,15 +1,16 @@
 """Autoscaling of Ray Serve: replica-seconds and p99 by Serve's default policy and by the service.
 
-All policies run at the same time, each with a deployment of its own, whose replicas sleep, and get
-the same requests at the same times, so a run is a pair of each two. Time is compressed: a control
-step is 10 s instead of 60, and Serve's delays and look-back are a sixth of their defaults as well.
-Work is exponential with a mean of 0.2 s; the load is one peak of two and a half minutes, which
-stands for 15.
+Twice: in a real Serve, and in a model of it over hours. In the real one all policies run at the
+same time, each with a deployment of its own, whose replicas sleep, and get the same requests, so a
+run is a pair of each two. Time is compressed there: a control step is 10 s instead of 60, and
+Serve's delays and look-back are a sixth of their defaults as well; the load is one peak of two and
+a half minutes, which stands for 15. Work is exponential with a mean of 0.2 s.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import threading
 import time
@@ -20,27 +21,44 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.models.manifest import pretrained_folder
 from loadmaster.platform.bench.bench_server import bench_server
 from loadmaster.platform.bench.engines.ray_serve_cluster import SLEEPER, serve_cluster, sleeper
+from loadmaster.platform.bench.engines.ray_serve_model import (
+    Arrival,
+    Config,
+    ServeModel,
+    by_policy,
+    by_serve,
+)
 from loadmaster.platform.bench.measurements import Figure, write_tables
 from loadmaster.platform.evaluation.statistics import paired_difference
 from loadmaster.platform.steering.ray_serve.policy import autoscaling_policy
 from loadmaster.platform.steering.ray_serve.settings import TRAINED_STEP_S
 from loadmaster.serving.client import Client
+from loadmaster.serving.systems.aware.system import ENDPOINT
 
+DEFAULT, TUNED, AWARE, HPA = "serve-default", "serve-tuned", "aware", "hpa"
+WORK_S, SLO_S = 0.2, 2.8  # the SLO is three times the p99 of a request alone
+LONGEST = 6.0  # of the work, in means
+TUNED_TARGET, TUNED_DOWN_S = 1.0, 60.0  # by hand: half the target, down after a minute
+
+# The real Serve, in compressed time.
 STEP_S = 10.0
 FACTOR = TRAINED_STEP_S / STEP_S
-WORK_S, SLO_S = 0.2, 2.8  # the SLO is three times the p99 of a request alone
 PARTS = 5.0  # of a request: 0.2 s are 1.2 s of a state, beyond what the policy knows
-LONGEST = 6.0  # of the work, in means
 WARM_UP_S, RUN_S = 40.0, 150.0
 LOW, PEAKS = 2.0, (10.0, 14.0)  # requests a second
 MOST_REPLICAS = 8
-DEFAULT, TUNED, AWARE, HPA = "serve-default", "serve-tuned", "aware", "hpa"
 SAMPLE_S = 0.5
 CLIENT_S = 60.0  # longest wait for an answer
 
-# Serve's defaults, in the compressed time.
+# The model, in its own time: three hours with one peak.
+MODEL_S, MODEL_WARM_UP_S, MODEL_START_S = 3 * 3600.0, 600.0, 10.0
+MODEL_LOW, MODEL_PEAK, MODEL_NOISE = 3.0, 20.0, 0.06
+MODEL_BOUNDS = 1, 20
+
+# Serve's defaults, compressed.
 _SERVE = {
     "upscale_delay_s": 30.0 / FACTOR,
     "downscale_delay_s": 600.0 / FACTOR,
@@ -48,6 +66,7 @@ _SERVE = {
     "metrics_interval_s": 1.0,
 }
 _BY_SERVICE = {**_SERVE, "upscale_delay_s": 0.0, "downscale_delay_s": 0.0}
+_DEPLOYMENT = {"slo_s": SLO_S, "slots": 1.0, "request_s": WORK_S}
 
 
 @dataclass(frozen=True)
@@ -55,28 +74,126 @@ class Arm:
     """A policy, and what it did in a run."""
 
     name: str
-    latencies_s: list[float]
-    replica_s: float = 0.0
+    latencies_s: Sequence[float]
+    replica_s: float
     failed: int = 0
+
+    def row(self, repeat: int) -> dict[str, Any]:
+        found = np.array(self.latencies_s)
+        return {
+            "repeat": repeat,
+            "policy": self.name,
+            "requests": len(found),
+            "failed": self.failed,
+            "replica_s": self.replica_s,
+            "p50_s": float(np.percentile(found, 50)),
+            "p99_s": float(np.percentile(found, 99)),
+            "late": float(np.mean(found > SLO_S)),
+        }
+
+
+def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Figure]:
+    """Run all policies `repeats` times; write runs and paired differences as CSV files."""
+    yield from measure_model(report_step, repeats, folder)
+    yield from measure_real(report_step, repeats, folder)
+
+
+def measure_model(
+    report_step: Callable[[str], None], repeats: int, folder: Path
+) -> Iterator[Figure]:
+    """The model's runs: model.csv and model_differences.csv."""
+    rows = []
+    log, before = logging.getLogger("ray.serve"), logging.getLogger("ray.serve").level
+    log.setLevel(logging.ERROR)
+    try:
+        for repeat in range(repeats):
+            report_step(f"ray-serve: model, run {repeat + 1} of {repeats}")
+            due = model_arrivals(repeat)
+            for name, model in models(repeat).items():
+                replica_s, latencies_s = model.run(due, MODEL_WARM_UP_S)
+                rows.append(Arm(name, latencies_s, replica_s).row(repeat))
+            write_tables(folder, {"model.csv": rows})
+    finally:
+        log.setLevel(before)
+    yield from _figures("ray-serve-model", rows, folder / "model_differences.csv")
+
+
+def models(seed: int) -> Mapping[str, ServeModel]:
+    """A deployment for each policy."""
+    rest = MODEL_BOUNDS, MODEL_START_S, seed
+    tuned = Config(target_ongoing_requests=TUNED_TARGET, downscale_delay_s=TUNED_DOWN_S)
+    at_once = Config(upscale_delay_s=0.0, downscale_delay_s=0.0)
+    settings = {**_DEPLOYMENT, "rule_upscale_delay_s": 30.0, "rule_downscale_delay_s": 600.0}
+    policies = {AWARE: ENDPOINT.policy(pretrained_folder() / AWARE), HPA: ENDPOINT.rule(HPA)}
+    return {
+        DEFAULT: by_serve(Config(), *rest),
+        TUNED: by_serve(tuned, *rest),
+        **{name: by_policy(one, settings, at_once, *rest) for name, one in policies.items()},
+    }
+
+
+def model_arrivals(seed: int) -> list[Arrival]:
+    """Requests of one peak, with noise that lasts for minutes."""
+    rng = np.random.default_rng(seed)
+    noise, level = [], 0.0
+    for _ in range(int(MODEL_S / 60) + 1):
+        level = 0.9 * level + MODEL_NOISE * rng.standard_normal()
+        noise.append(level)
+
+    def rate(at_s: float) -> float:
+        wave = math.sin(math.pi * at_s / MODEL_S) ** 2
+        return (MODEL_LOW + (MODEL_PEAK - MODEL_LOW) * wave) * math.exp(noise[int(at_s / 60)])
+
+    return _arrivals(rng, rate, 2.0 * MODEL_PEAK, 0.0, MODEL_S)
+
+
+def _arrivals(
+    rng: np.random.Generator,
+    rate: Callable[[float], float],
+    most: float,
+    begin_s: float,
+    end_s: float,
+) -> list[Arrival]:
+    """Times and work of requests, by thinning."""
+    found, at_s = [], begin_s
+    while (at_s := at_s + rng.exponential(1.0 / most)) < end_s:
+        if rng.random() * most < rate(at_s):
+            found.append((at_s, float(min(rng.exponential(WORK_S), LONGEST * WORK_S))))
+    return found
+
+
+def measure_real(
+    report_step: Callable[[str], None], repeats: int, folder: Path
+) -> Iterator[Figure]:
+    """Runs of a real Serve, all policies side by side: runs.csv and differences.csv."""
+    rows: list[dict[str, Any]] = []
+    with serve_cluster(), bench_server({"aware": {"rule": HPA}}, report_step) as server:
+        client = Client(server.url, deadline_s=30.0)
+        for repeat in range(repeats):
+            report_step(f"ray-serve: run {repeat + 1} of {repeats}")
+            client.pause("aware", tenant=tenant(HPA, repeat))  # the service's rule decides
+            rows += [arm.row(repeat) for arm in _run(server.url, repeat)]
+            write_tables(folder, {"runs.csv": rows})
+    yield from _figures("ray-serve", rows, folder / "differences.csv")
 
 
 def arms(url: str, repeat: int) -> Mapping[str, dict[str, Any]]:
     """`autoscaling_config` of each policy; tenants of the service are new in each repeat."""
     bounds = {"min_replicas": 1, "max_replicas": MOST_REPLICAS, "initial_replicas": 2}
+    down_s = TUNED_DOWN_S / FACTOR
 
     def by_service(name: str) -> dict[str, Any]:
         policy = autoscaling_policy(
-            mode="act", url=url, tenant=tenant(name, repeat), slo_s=SLO_S, step_s=STEP_S,
-            slots=1.0, request_s=WORK_S, parts=PARTS, deadline_s=1.0, queued_s=5.0,
-            rule_upscale_delay_s=_SERVE["upscale_delay_s"],
-            rule_downscale_delay_s=_SERVE["downscale_delay_s"],
+            mode="act", url=url, tenant=tenant(name, repeat), step_s=STEP_S, parts=PARTS,
+            queued_s=5.0, rule_upscale_delay_s=_SERVE["upscale_delay_s"],
+            rule_downscale_delay_s=_SERVE["downscale_delay_s"], **_DEPLOYMENT,
         )  # fmt: skip
         return {**bounds, **_BY_SERVICE, "policy": policy}
 
+    tuned = {"target_ongoing_requests": TUNED_TARGET, "downscale_delay_s": down_s}
     return {
         DEFAULT: {**bounds, **_SERVE},
-        # By hand: half the target, and down as soon as a control step of the others.
-        TUNED: {**bounds, **_SERVE, "target_ongoing_requests": 1.0, "downscale_delay_s": STEP_S},
+        TUNED: {**bounds, **_SERVE, **tuned},
         AWARE: by_service(AWARE),
         HPA: by_service(HPA),
     }
@@ -86,38 +203,18 @@ def tenant(name: str, repeat: int) -> str:
     return f"{name}-{repeat}"
 
 
-def rate(at_s: float, peak: float) -> float:
-    """Requests a second; `at_s` is below 0 in the warm-up."""
-    if at_s < 0:
-        return LOW
-    return LOW + (peak - LOW) * math.sin(math.pi * at_s / RUN_S) ** 2
-
-
-def arrivals(seed: int) -> list[tuple[float, float]]:
-    """Times and work of the requests of a run, by thinning."""
+def arrivals(seed: int) -> list[Arrival]:
+    """Requests of a run: the warm-up, below 0 s, then one peak."""
     rng = np.random.default_rng(seed)
-    peak, at_s = rng.uniform(*PEAKS), -WARM_UP_S
-    found = []
-    while (at_s := at_s + rng.exponential(1.0 / peak)) < RUN_S:
-        if rng.random() * peak < rate(at_s, peak):
-            found.append((at_s, float(min(rng.exponential(WORK_S), LONGEST * WORK_S))))
-    return found
+    peak = rng.uniform(*PEAKS)
+
+    def rate(at_s: float) -> float:
+        return LOW + (peak - LOW) * math.sin(math.pi * max(at_s, 0.0) / RUN_S) ** 2
+
+    return _arrivals(rng, rate, peak, -WARM_UP_S, RUN_S)
 
 
-def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Figure]:
-    """Run all policies side by side `repeats` times; write runs.csv and differences.csv."""
-    rows: list[dict[str, Any]] = []
-    with serve_cluster(), bench_server({"aware": {"rule": HPA}}, report_step) as server:
-        client = Client(server.url, deadline_s=10.0)
-        for repeat in range(repeats):
-            report_step(f"ray-serve: run {repeat + 1} of {repeats}")
-            client.pause("aware", tenant=tenant(HPA, repeat))  # the service's rule decides
-            rows += _run(server.url, repeat)
-            write_tables(folder, {"runs.csv": rows})
-    yield from _figures(rows, folder)
-
-
-def _run(url: str, repeat: int) -> list[dict[str, Any]]:
+def _run(url: str, repeat: int) -> Sequence[Arm]:
     from ray import serve
 
     handles = {}
@@ -125,26 +222,13 @@ def _run(url: str, repeat: int) -> list[dict[str, Any]]:
         application = sleeper({"autoscaling_config": config})
         handles[name] = serve.run(application, name=name, route_prefix=None)
     try:
-        done = asyncio.run(_load(handles, arrivals(repeat)))
+        return asyncio.run(_load(handles, arrivals(repeat)))
     finally:
         for name in handles:
             serve.delete(name)
-    return [
-        {
-            "repeat": repeat,
-            "policy": arm.name,
-            "requests": len(arm.latencies_s),
-            "failed": arm.failed,
-            "replica_s": arm.replica_s,
-            "p50_s": float(np.percentile(arm.latencies_s, 50)),
-            "p99_s": float(np.percentile(arm.latencies_s, 99)),
-            "late": float(np.mean(np.array(arm.latencies_s) > SLO_S)),
-        }
-        for arm in done
-    ]
 
 
-async def _load(handles: Mapping[str, Any], due: Sequence[tuple[float, float]]) -> list[Arm]:
+async def _load(handles: Mapping[str, Any], due: Sequence[Arrival]) -> list[Arm]:
     """Send every request to every deployment when it is due, whatever has been answered."""
     latencies: dict[str, list[float]] = {name: [] for name in handles}
     failed = dict.fromkeys(handles, 0)
@@ -198,34 +282,32 @@ class _ReplicaCounter(threading.Thread):
         self.join()
 
 
-def _figures(rows: Sequence[Mapping[str, Any]], folder: Path) -> Iterator[Figure]:
-    """Means with those of Serve's default, and paired intervals in differences.csv."""
+def _figures(prefix: str, rows: Sequence[Mapping[str, Any]], file: Path) -> Iterator[Figure]:
+    """Means beside those of Serve's default; paired intervals go to the file."""
 
     def values(policy: str, column: str) -> Any:
         return np.array([row[column] for row in rows if row["policy"] == policy], np.float64)
 
     table = []
-    names = dict.fromkeys(row["policy"] for row in rows)
     for column, unit in (("replica_s", "replica-s"), ("p99_s", "s"), ("late", "share")):
         for reference in (DEFAULT, TUNED):
             peer = values(reference, column)
-            for policy in (AWARE, HPA, TUNED):
-                if policy == reference or policy not in names:
-                    continue
-                found = paired_difference(values(policy, column), peer)
-                table.append(
-                    {
-                        "figure": column, "policy": policy, "reference": reference,
-                        "mean": values(policy, column).mean(), "reference_mean": peer.mean(),
-                        "difference": found.mean, "low": found.interval.low,
-                        "high": found.interval.high, "percent": found.percent,
-                        "percent_low": found.percent_interval.low,
-                        "percent_high": found.percent_interval.high,
-                    }
-                )  # fmt: skip
+            for policy in (TUNED, AWARE, HPA):
+                if policy != reference:
+                    found = paired_difference(values(policy, column), peer)
+                    low, high = found.percent_interval.low, found.percent_interval.high
+                    table.append(
+                        {
+                            "figure": column, "policy": policy, "reference": reference,
+                            "mean": values(policy, column).mean(), "of_reference": peer.mean(),
+                            "difference": found.mean, "low": found.interval.low,
+                            "high": found.interval.high, "percent": found.percent,
+                            "percent_low": low, "percent_high": high,
+                        }
+                    )  # fmt: skip
         default = float(values(DEFAULT, column).mean())
-        for policy in names:
+        for policy in (DEFAULT, TUNED, AWARE, HPA):
             mean = float(values(policy, column).mean())
-            peer_of = None if policy == DEFAULT else default
-            yield Figure(f"ray-serve/{policy}/{column}", mean, unit, peer_of, DEFAULT, False)
-    write_tables(folder, {"differences.csv": table})
+            peer_mean = None if policy == DEFAULT else default
+            yield Figure(f"{prefix}/{policy}/{column}", mean, unit, peer_mean, DEFAULT, False)
+    write_tables(file.parent, {file.name: table})

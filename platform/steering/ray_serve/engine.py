@@ -210,7 +210,7 @@ class Sampler:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings, self._dashboard, self._clock = settings, dashboard, clock
-        self._metrics, self._stop = NodeMetrics(settings.deadline_s), threading.Event()
+        self._metrics, self._stop = NodeMetrics(settings.deadline_s, clock), threading.Event()
         self._known: dict[str, ServeDeployment] = {}
         self._thread = threading.Thread(target=self._run, name="ray-serve samples", daemon=True)
 

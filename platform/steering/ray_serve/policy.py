@@ -41,7 +41,7 @@ class ServicePolicy:
     ) -> None:
         self._log = logging.getLogger("ray.serve")
         self._make, self._clock = decider, clock
-        self._decider: Decider | None = None
+        self.decider: Decider | None = None  # made by the first call
         self._gauge: Any = None
         self._shown: tuple[Any, ...] = ()
         self._queued_since_s: float | None = None
@@ -107,12 +107,12 @@ class ServicePolicy:
 
     def _started(self, settings: PolicySettings, context: Any) -> Decider:
         """The decider, whose thread ends with this object or with its process."""
-        if self._decider is None:
+        if self.decider is None:
             name = f"{context.app_name}/{context.deployment_name}"
-            self._decider = self._make(name, settings)
-            weakref.finalize(self, self._decider.stop.set)
+            self.decider = self._make(name, settings)
+            weakref.finalize(self, self.decider.stop.set)
             threading.Thread(
-                target=self._decider.run, name=f"loadmaster {name}", daemon=True
+                target=self.decider.run, name=f"loadmaster {name}", daemon=True
             ).start()
             delay_s = context.config.downscale_delay_s
             if settings.mode == "act" and delay_s > settings.step_s:
@@ -121,7 +121,7 @@ class ServicePolicy:
                     "later than decided; expected at most step_s, %g",
                     name, delay_s, settings.step_s,
                 )  # fmt: skip
-        return self._decider
+        return self.decider
 
     def _show(
         self, name: str, settings: PolicySettings, answer: Answer | None, rule: float, found: float

@@ -50,7 +50,6 @@ class Stand:
         stack.callback(client.close)
         self.names, self.sampler = names, Sampler(settings, client, self.clock)
         self.sampler.stop()  # no thread
-        self.sampler._metrics._clock = self.clock
         self.recommender = Decides(replicas)
         self.steerer = Steerer(self.recommender, mode)
 
@@ -193,16 +192,21 @@ def test_unknown_deployments_are_bad_input(stand, name):
     ],
 )
 def test_bad_settings_are_bad_input(names, given):
-    with pytest.raises(InputError):
-        with connect(build_settings(RayServeSettings, given), names, "watch"):
-            pass
+    with (
+        pytest.raises(InputError),
+        connect(build_settings(RayServeSettings, given), names, "watch"),
+    ):
+        pass
 
 
-def test_token_that_is_refused_is_bad_input(stand):
+def test_token_that_is_refused_is_bad_input():
     with fakes.http_server(lambda *_: (401, b"no")) as (url, _):
-        with connect(build_settings(RayServeSettings, {"dashboard": url}), [NAME], "watch") as apps:
-            with pytest.raises(InputError, match="ray_token_file"):
-                apps()
+        settings = build_settings(RayServeSettings, {"dashboard": url})
+        with (
+            connect(settings, [NAME], "watch") as list_deployments,
+            pytest.raises(InputError, match="ray_token_file"),
+        ):
+            list_deployments()
 
 
 def test_first_state_is_waited_for(stand, monkeypatch):

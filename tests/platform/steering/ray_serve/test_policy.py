@@ -258,14 +258,14 @@ def test_no_call_waits_for_a_service_that_hangs():
         assert accepted.is_set()  # the thread waits for the answer now
         for _ in range(100):
             assert policy(context(ongoing=6.0)) == (3.0, {})
-        assert policy._decider.answer is None
-        policy._decider.stop.set()
+        assert policy.decider.answer is None
+        policy.decider.stop.set()
 
 
 def test_thread_ends_with_the_policy():
     policy = ServicePolicy(mode="watch", step_s=2.0, metrics=["127.0.0.1:1"])
     policy(context())
-    decider = policy._decider
+    decider = policy.decider
     del policy
     gc.collect()
     assert decider.stop.wait(5.0)
