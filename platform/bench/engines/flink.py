@@ -28,8 +28,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t as student
 
-from loadmaster.envs.registry import resolve
-from loadmaster.models.manifest import pretrained_folder
 from loadmaster.platform.bench.engines.flink_cluster import (
     QUICK,
     FlinkCluster,
@@ -37,7 +35,7 @@ from loadmaster.platform.bench.engines.flink_cluster import (
     flink_cluster,
 )
 from loadmaster.platform.bench.measurements import Figure, write_tables
-from loadmaster.platform.steering.core import Recommendation, Recommender, SilentError, Steerer
+from loadmaster.platform.steering.core import Recommender, SilentError, Steerer
 from loadmaster.platform.steering.flink.client import FlinkClient, Json
 from loadmaster.platform.steering.flink.engine import ENDPOINT
 from loadmaster.platform.steering.flink.job import FlinkJob
@@ -159,27 +157,6 @@ class PacedClient(FlinkClient):
         if isinstance(found, list):
             return [self._all_paced(one) for one in found]
         return found
-
-
-class PolicyRecommender:
-    """The shipped policy of SURE's endpoint, in this process."""
-
-    name = POLICY
-
-    def __init__(self) -> None:
-        self._endpoint = resolve(ENDPOINT)
-        self._policy = self._endpoint.policy(pretrained_folder() / POLICY)
-
-    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
-        parsed = self._endpoint.state.model_validate(state)
-        parsed.check()
-        found = self._policy.decide(parsed)
-        if fault := self._endpoint.validate_decision(parsed, found.decision):
-            raise SilentError("recommender", fault)
-        return Recommendation(found.decision.model_dump(), found.explanation.summary, POLICY)
-
-    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
-        """It does not learn here."""
 
 
 def load_rate(profile: Profile, repeat: int) -> Callable[[float], float]:
@@ -328,9 +305,9 @@ def run_repeats(profile: Profile, repeats: Sequence[int]) -> list[Row]:
         "taskmanager.memory.network.min": "512m",
         "taskmanager.memory.network.max": "512m",
     }
-    recommenders: dict[str, Recommender] = {
+    recommenders = {
         RULE: find_recommender([RULE], ENDPOINT),
-        POLICY: PolicyRecommender(),
+        POLICY: find_recommender([f"bundle:{POLICY}"], ENDPOINT),
     }
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         cluster = stack.enter_context(flink_cluster(Path(name), 2, -(-slots // 2), settings))
