@@ -4,7 +4,7 @@ The jobs have the DAGs and durations of the workload `tpch-like`, narrower and s
 that sleep; they recur, and arrive at random over time. All arms of a repeat run at the same time on
 the same machine, each in a driver of its own: `fifo` and `fair` on Spark's own scheduler (`fair`
 with a pool for each job), the others through `loadmaster steer spark`'s parts in this process.
-Durations are known from the event log of a run before (`profile`), except in `decima-unprofiled`.
+Durations are known from the event log of a run before (`profile`).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from loadmaster.serving.systems.decima.system import ENDPOINT
 SLOTS = 12
 JOBS, TEMPLATES = 32, 40
 LOAD = 0.9  # work that arrives per slot
-NARROWER, SHORTER = 40, 1.5  # than the workload's jobs
+NARROWER, SHORTER = 60, 1.5  # than the workload's jobs
 SPREAD = 0.25  # of the log of task durations within a stage
-SHORTEST_MS = 100
+SHORTEST_MS = 150
 PROFILE_SEED = 900_000
-ARMS = ("fifo", "fair", "srpt-caps", "decima", "decima-unprofiled")
+ARMS = ("fifo", "fair", "srpt-caps", "decima")
 EVERY_S, PAUSE_S = 0.1, 0.2
 
 
@@ -149,7 +149,7 @@ def steering(recommender: Recommender, settings: SparkSettings) -> Iterator[Conn
 
 
 def _recommender(arm: str) -> Recommender:
-    if arm.startswith("decima"):
+    if arm == "decima":
         return _ShippedPolicy()
     return find_recommender([arm], SPEC.endpoint)
 
@@ -174,8 +174,7 @@ def run_arms(
             if arm == "fair":
                 conf["spark.scheduler.mode"] = "FAIR"
             elif arm != "fifo":
-                known = None if arm.endswith("unprofiled") else profile
-                settings = SparkSettings(port=0, profile=known)
+                settings = SparkSettings(port=0, profile=profile)
                 connection = stack.enter_context(steering(_recommender(arm), settings))
                 conf["spark.loadmaster.url"] = connection.url
                 master, needed = f"local-loadmaster[{SLOTS}]", jar
