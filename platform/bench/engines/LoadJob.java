@@ -30,12 +30,12 @@ import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
  *
  * <p>Arguments: FILE PARSE_MICROS ENRICH_MICROS NAME. The file is mapped into memory: [0] records due so
  * far, as the end offset of a topic, written from outside; [1] next record of the source; [2] records
- * that arrived at the sink, repeated ones included. parse and enrich park for their time a record: Flink
- * sees them as busy, and they take no processor. Several jobs may run in one TaskManager, so all that is
- * static is kept by file.
+ * that arrived at the sink, repeated ones included; [3] the number of the last one there. parse and
+ * enrich park for their time a record: Flink sees them as busy, and they take no processor. Several jobs
+ * may run in one TaskManager, so all that is static is kept by file.
  */
 public class LoadJob {
-    static final int DUE = 0, NEXT = 1, OUT = 2;
+    static final int DUE = 0, NEXT = 1, OUT = 2, LAST = 3;
     static final AtomicLong READERS = new AtomicLong();
     static final java.util.Map<String, Long> CURRENT = new java.util.concurrent.ConcurrentHashMap<>();
 
@@ -128,7 +128,10 @@ public class LoadJob {
         @Override public SinkWriter<Long> createWriter(WriterInitContext context) {
             LongBuffer shared = LoadJob.map(file);
             return new SinkWriter<>() {
-                @Override public void write(Long value, Context ignored) { shared.put(OUT, shared.get(OUT) + 1); }
+                @Override public void write(Long value, Context ignored) {
+                    shared.put(OUT, shared.get(OUT) + 1);
+                    shared.put(LAST, value);
+                }
                 @Override public void flush(boolean end) { }
                 @Override public void close() { }
             };

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from loadmaster.envs.compiled import cache_root
 from loadmaster.envs.errors import InputError
@@ -309,10 +309,19 @@ def _free_ports(count: int) -> tuple[int, ...]:
         return tuple(int(probe.getsockname()[1]) for probe in probes)
 
 
+class Counts(NamedTuple):
+    """Records of a load job so far."""
+
+    due: int
+    following: int  # the next one of the source
+    at_sink: int  # arrived there, repeated ones included
+    last: int  # number of the last one there
+
+
 class Load:
     """Records that are due for a load job: a thread adds `rate(seconds)` a second.
 
-    Counts are in a file that the job maps into memory: due, read next by the source, at the sink.
+    Counts are in a file that the job maps into memory.
     """
 
     STEP_S = 0.05
@@ -325,10 +334,8 @@ class Load:
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def counts(self) -> tuple[int, int, int]:
-        """Records due, next one of the source, records at the sink."""
-        due, following, out = struct.unpack_from("=3q", self._memory)
-        return due, following, out
+    def counts(self) -> Counts:
+        return Counts(*struct.unpack_from("=4q", self._memory))
 
     def start(self) -> None:
         self._thread.start()
@@ -347,7 +354,7 @@ class Load:
 
     def _run(self) -> None:
         began = last = time.monotonic()
-        due = float(self.counts()[0])
+        due = float(self.counts().due)
         while not self._stopped.wait(self.STEP_S):
             now = time.monotonic()
             due += self._rate(now - began) * (now - last)

@@ -1,10 +1,10 @@
 """Autoscaling of Ray Serve: replica-seconds and p99 by Serve's default policy and by the service.
 
-Twice: in a real Serve, and in a model of it over hours. In the real one all policies run at the
-same time, each with a deployment of its own, whose replicas sleep, and get the same requests, so a
-run is a pair of each two. Time is compressed there: a control step is 10 s instead of 60, and
-Serve's delays and look-back are a sixth of their defaults as well; the load is one peak of two and
-a half minutes, which stands for 15. Work is exponential with a mean of 0.2 s.
+Twice: in a real Serve, and in a model of it over hours. In a repeat of the real one the policies
+run one after another, in an order that rotates, each with the same requests at the same times, so
+they are paired by repeat. Replicas sleep. Time is compressed there: a control step is 10 s instead
+of 60, and Serve's delays and look-back are a sixth of their defaults as well; the load is one peak
+of two minutes, which stands for 12. Work is exponential with a mean of 0.2 s.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -47,7 +47,7 @@ TUNED_TARGET, TUNED_DOWN_S = 1.0, 60.0  # by hand: half the target, down after a
 STEP_S = 10.0
 FACTOR = TRAINED_STEP_S / STEP_S
 PARTS = 5.0  # of a request: 0.2 s are 1.2 s of a state, beyond what the policy knows
-WARM_UP_S, RUN_S = 40.0, 150.0
+WARM_UP_S, RUN_S = 30.0, 120.0
 LOW, PEAKS = 2.0, (10.0, 14.0)  # requests a second
 MOST_REPLICAS = 8
 SAMPLE_S = 0.5
@@ -165,15 +165,18 @@ def _arrivals(
 def measure_real(
     report_step: Callable[[str], None], repeats: int, folder: Path
 ) -> Iterator[Figure]:
-    """Runs of a real Serve, all policies side by side: runs.csv and differences.csv."""
+    """Runs of a real Serve: runs.csv and differences.csv."""
     rows: list[dict[str, Any]] = []
     with serve_cluster(), bench_server({"aware": {"rule": HPA}}, report_step) as server:
         client = Client(server.url, deadline_s=30.0)
         for repeat in range(repeats):
-            report_step(f"ray-serve: run {repeat + 1} of {repeats}")
             client.pause("aware", tenant=tenant(HPA, repeat))  # the service's rule decides
-            rows += [arm.row(repeat) for arm in _run(server.url, repeat)]
-            write_tables(folder, {"runs.csv": rows})
+            configs = arms(server.url, repeat)
+            order = [*configs][repeat % len(configs) :] + [*configs][: repeat % len(configs)]
+            for name in order:
+                report_step(f"ray-serve: run {repeat + 1} of {repeats}: {name}")
+                rows.append(_run(name, configs[name], repeat).row(repeat))
+                write_tables(folder, {"runs.csv": rows})
     yield from _figures("ray-serve", rows, folder / "differences.csv")
 
 
@@ -214,68 +217,65 @@ def arrivals(seed: int) -> list[Arrival]:
     return _arrivals(rng, rate, peak, -WARM_UP_S, RUN_S)
 
 
-def _run(url: str, repeat: int) -> Sequence[Arm]:
+def _run(name: str, config: Mapping[str, Any], repeat: int) -> Arm:
     from ray import serve
 
-    handles = {}
-    for name, config in arms(url, repeat).items():
-        application = sleeper({"autoscaling_config": config})
-        handles[name] = serve.run(application, name=name, route_prefix=None)
+    handle = serve.run(sleeper({"autoscaling_config": config}), name=name, route_prefix=None)
     try:
-        return asyncio.run(_load(handles, arrivals(repeat)))
+        return asyncio.run(_load(name, handle, arrivals(repeat)))
     finally:
-        for name in handles:
-            serve.delete(name)
+        serve.delete(name)
 
 
-async def _load(handles: Mapping[str, Any], due: Sequence[Arrival]) -> list[Arm]:
-    """Send every request to every deployment when it is due, whatever has been answered."""
-    latencies: dict[str, list[float]] = {name: [] for name in handles}
-    failed = dict.fromkeys(handles, 0)
+async def _load(name: str, handle: Any, due: Sequence[Arrival]) -> Arm:
+    """Send every request when it is due, whatever has been answered."""
+    latencies: list[float] = []
+    failed = 0
     began = time.monotonic() + WARM_UP_S
-    counter = _ReplicaCounter(tuple(handles), began)
 
-    async def send(name: str, at_s: float, work_s: float) -> None:
+    async def send(at_s: float, work_s: float) -> None:
+        nonlocal failed
         try:
-            await asyncio.wait_for(handles[name].remote(work_s), CLIENT_S)
+            await asyncio.wait_for(handle.remote(work_s), CLIENT_S)
         except Exception:  # counted: a request that got no answer
-            failed[name] += 1
+            failed += 1
         if at_s >= 0:
-            latencies[name].append(time.monotonic() - began - at_s)
+            latencies.append(time.monotonic() - began - at_s)
 
-    with counter:
+    with _ReplicaCounter(name, began) as counter:
         sent = []
         for at_s, work_s in due:
             await asyncio.sleep(max(began + at_s - time.monotonic(), 0.0))
-            sent += [asyncio.ensure_future(send(name, at_s, work_s)) for name in handles]
+            sent.append(asyncio.ensure_future(send(at_s, work_s)))
         await asyncio.gather(*sent)
-    return [Arm(name, latencies[name], counter.seconds[name], failed[name]) for name in handles]
+    return Arm(name, latencies, counter.seconds, failed)
 
 
 class _ReplicaCounter(threading.Thread):
     """Adds up the time of replicas that start or run, from the end of the warm-up to RUN_S."""
 
-    def __init__(self, names: Sequence[str], began: float) -> None:
+    def __init__(self, application: str, began: float) -> None:
         super().__init__(daemon=True)
-        self.seconds = dict.fromkeys(names, 0.0)
-        self._began, self._stopped = began, threading.Event()
+        self.seconds = 0.0
+        self._application, self._began = application, began
+        self._stopped = threading.Event()
 
     def run(self) -> None:
         from ray import serve
 
         last = time.monotonic()
         while not self._stopped.wait(SAMPLE_S):
-            known = serve.status().applications
+            found = serve.status().applications[self._application].deployments[SLEEPER]
             now = time.monotonic()
             begin, end = max(last, self._began), min(now, self._began + RUN_S)
             last = now
-            for name in self.seconds:
-                states = known[name].deployments[SLEEPER].replica_states
-                count = sum(number for state, number in states.items() if state != "STOPPING")
-                self.seconds[name] += count * max(end - begin, 0.0)
+            states = found.replica_states.items()
+            count = sum(number for state, number in states if state != "STOPPING")
+            self.seconds += count * max(end - begin, 0.0)
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         self.start()
+        return self
 
     def __exit__(self, *fault: object) -> None:
         self._stopped.set()

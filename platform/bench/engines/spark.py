@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -32,24 +32,21 @@ from loadmaster.platform.bench.engines.spark_cluster import (
 from loadmaster.platform.bench.engines.spark_replay import PREDICTED, predict
 from loadmaster.platform.bench.measurements import Figure
 from loadmaster.platform.evaluation.statistics import paired_difference, summarise
-from loadmaster.platform.steering.core import Recommendation, Recommender
 from loadmaster.platform.steering.jobs import Cadence, JobSteerer
 from loadmaster.platform.steering.loop import steer
 from loadmaster.platform.steering.recommenders import find_recommender
 from loadmaster.platform.steering.spark.build import build_jar
 from loadmaster.platform.steering.spark.engine import SPEC, Connection, SparkSettings, connect
-from loadmaster.serving.policies.store import resolve_bundle
-from loadmaster.serving.systems.decima.schema import DecimaState
-from loadmaster.serving.systems.decima.system import ENDPOINT
 
 SLOTS = 12
 JOBS, TEMPLATES = 32, 40
-LOAD = 0.9  # work that arrives per slot
+LOAD = 1.1  # work that arrives per slot while jobs arrive
 NARROWER, SHORTER = 60, 1.5  # than the workload's jobs
 SPREAD = 0.25  # of the log of task durations within a stage
 SHORTEST_MS = 150
 PROFILE_SEED = 900_000
-ARMS = ("fifo", "fair", "srpt-caps", "decima")
+RECOMMENDERS = {"srpt-caps": "srpt-caps", "decima": "bundle:decima"}
+ARMS = ("fifo", "fair", *RECOMMENDERS)
 EVERY_S, PAUSE_S = 0.1, 0.2
 
 
@@ -111,31 +108,13 @@ def draw_jobs(seed: int, batch: bool = False) -> list[SparkJob]:
     return jobs
 
 
-class _ShippedPolicy:
-    """The shipped policy of a system's endpoint, in this process."""
-
-    name = "decima"
-
-    def __init__(self) -> None:
-        self._policy = ENDPOINT.policy(resolve_bundle(ENDPOINT.pretrained))
-
-    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
-        parsed = DecimaState.model_validate(state)
-        parsed.check()
-        proposed = self._policy.decide(parsed)
-        source = f"policy {self._policy.name} {self._policy.version}"
-        return Recommendation(proposed.decision.model_dump(), proposed.explanation.summary, source)
-
-    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
-        """Outcomes are in the CSV."""
-
-
 @contextmanager
-def steering(recommender: Recommender, settings: SparkSettings) -> Iterator[Connection]:
+def steering(recommender: str, settings: SparkSettings) -> Iterator[Connection]:
     """Steer all applications that report, in a thread, while the block runs."""
     stopped = threading.Event()
     with connect(settings, (), "act") as connection:
-        steerer = JobSteerer(recommender, "act", cadence=Cadence(pause_s=PAUSE_S))
+        found = find_recommender([recommender], SPEC.endpoint)
+        steerer = JobSteerer(found, "act", cadence=Cadence(pause_s=PAUSE_S))
         thread = threading.Thread(
             target=steer,
             args=(connection, steerer, lambda result: None, EVERY_S, False, stopped),
@@ -146,12 +125,6 @@ def steering(recommender: Recommender, settings: SparkSettings) -> Iterator[Conn
         finally:
             stopped.set()
             thread.join()
-
-
-def _recommender(arm: str) -> Recommender:
-    if arm == "decima":
-        return _ShippedPolicy()
-    return find_recommender([arm], SPEC.endpoint)
 
 
 def run_arms(
@@ -175,7 +148,7 @@ def run_arms(
                 conf["spark.scheduler.mode"] = "FAIR"
             elif arm != "fifo":
                 settings = SparkSettings(port=0, profile=profile)
-                connection = stack.enter_context(steering(_recommender(arm), settings))
+                connection = stack.enter_context(steering(RECOMMENDERS[arm], settings))
                 conf["spark.loadmaster.url"] = connection.url
                 master, needed = f"local-loadmaster[{SLOTS}]", jar
             application = SparkApplication(spark, jobs, master, folder / arm, conf, needed)

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
@@ -26,7 +26,12 @@ from loadmaster.platform.steering.slurm.records import (
     SlurmJob,
     parse_all,
 )
-from loadmaster.platform.steering.slurm.state import ClusterState, GpuKind, cluster_state
+from loadmaster.platform.steering.slurm.state import (
+    ClusterState,
+    GpuKind,
+    StartTimes,
+    cluster_state,
+)
 
 EVENT, PLACING = "event", "placing"  # values of `ask`
 ENDED_MAX = 100_000  # jobs whose end was seen
@@ -48,6 +53,15 @@ class SlurmSettings(Settings):
         ge=5,
         description="How far a begin time is put off. After it Slurm decides where this ended.",
     )
+    start_s: float = Field(
+        default=5, gt=0, description="A job that was started counts as running for so long."
+    )
+    retry_s: float = Field(
+        default=15, gt=0, description="After it a job that has not started waits again."
+    )
+    owner: Literal["user", "account", "name"] = Field(
+        default="user", description="What tells whose jobs resemble each other."
+    )
     timeout_s: float = Field(default=10, gt=0, description="Of one of Slurm's commands.")
     default_gpu: str = Field(default="", description="Type of GPUs that have none in Gres.")
     gpu_types: dict[str, GpuKind] = Field(
@@ -67,6 +81,7 @@ class SlurmEngine:
     ) -> None:
         self.application = settings.cluster
         self._slurm, self._settings = commands, settings
+        self._times = StartTimes(settings.start_s, settings.retry_s)
         self._since_s = time.time() if since_s is None else since_s
         self._state = ClusterState(None, {}, {}, ())
         self._ranks: dict[str, Any] = {}
@@ -79,11 +94,13 @@ class SlurmEngine:
 
     def observe(self, now_s: float) -> Observation:
         self._now_s, self._changed = now_s, {}
-        jobs, nodes = parse_all(self._slurm.jobs(), self._slurm.nodes())
+        jobs, nodes = parse_all(self._slurm.jobs(), self._slurm.nodes(), self._settings.owner)
         if not nodes:
             raise InputError(f"{self.application} has no node with GPUs; expected Gres=gpu:...")
         own = self._settings
-        self._state = state = cluster_state(jobs, nodes, own.gpu_types, own.default_gpu, now_s)
+        self._state = state = cluster_state(
+            jobs, nodes, own.gpu_types, own.default_gpu, now_s, self._times
+        )
         running = frozenset(str(job.id) for job in jobs if RUNNING in job.states)
         started = running - self._ran if self._ran is not None else frozenset()
         self._ran = running

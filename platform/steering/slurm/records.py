@@ -131,8 +131,8 @@ class SlurmJob:
         return self.mark.ran_s if self.mark else 0.0
 
 
-def parse_job(record: Mapping[str, Any]) -> SlurmJob | None:
-    """A job of squeue's JSON; None if it uses no GPU."""
+def parse_job(record: Mapping[str, Any], owner: str = "user") -> SlurmJob | None:
+    """A job of squeue's JSON; None if it uses no GPU. `owner`: user, account or name."""
     demand = _demand(record)
     if demand is None:
         return None
@@ -146,7 +146,7 @@ def parse_job(record: Mapping[str, Any]) -> SlurmJob | None:
     )
     return SlurmJob(
         int(number(record.get("job_id"))),
-        str(record.get("user_name") or record.get("user_id") or ""),
+        str(record.get("user_name" if owner == "user" else owner) or ""),
         str(record.get("partition") or ""),
         tuple(one.upper() for one in words(record.get("job_state"))),
         str(record.get("state_reason") or ""),
@@ -225,7 +225,7 @@ def parse_node(record: Mapping[str, Any]) -> SlurmNode | None:
 
 
 def parse_all(
-    jobs: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]]
+    jobs: Sequence[Mapping[str, Any]], nodes: Sequence[Mapping[str, Any]], owner: str = "user"
 ) -> tuple[list[SlurmJob], list[SlurmNode]]:
-    found = [parse_job(one) for one in jobs], [parse_node(one) for one in nodes]
+    found = [parse_job(one, owner) for one in jobs], [parse_node(one) for one in nodes]
     return [one for one in found[0] if one], [one for one in found[1] if one]

@@ -15,8 +15,6 @@ from loadmaster.envs.gpu_scheduling.settings import GPU_TYPES
 from loadmaster.envs.settings import Settings
 from loadmaster.platform.steering.slurm.records import SlurmJob, SlurmNode
 
-START_S = 5.0  # a job that was started is pending for up to this long
-RETRY_S = 15.0  # from a start that had no effect, such as on GPUs that another job took, to the next
 # Reasons for which a pending job cannot be started, by its user or by limits of the site.
 _BLOCKED = (
     "JobHeld", "Dependency", "Assoc", "QOS", "Licenses", "Reservation", "Partition",
@@ -31,16 +29,19 @@ def is_managed(job: SlurmJob, now_s: float) -> bool:
     return job.mark is not None or job.eligible_s <= now_s
 
 
-def is_starting(job: SlurmJob, now_s: float) -> bool:
-    """Whether a pending job was started a moment ago and has not begun to run."""
-    placed = job.pending and job.mark is not None and bool(job.mark.placed and job.required)
-    return placed and job.eligible_s <= now_s < job.eligible_s + START_S
+def since_start_s(job: SlurmJob, now_s: float) -> float | None:
+    """Time since a pending job was started; None: it was not, or its begin time is to come."""
+    if not job.pending or job.mark is None or not (job.mark.placed and job.required):
+        return None
+    return now_s - job.eligible_s if now_s >= job.eligible_s else None
 
 
-def has_failed(job: SlurmJob, now_s: float) -> bool:
-    """Whether a start had no effect, so that the job is not started again yet."""
-    placed = job.pending and job.mark is not None and bool(job.mark.placed and job.required)
-    return placed and job.eligible_s + START_S <= now_s < job.eligible_s + RETRY_S
+@dataclass(frozen=True)
+class StartTimes:
+    """How long a start may take, and after what time a job is started again."""
+
+    start_s: float = 5.0  # until then a pending job counts as running where it was placed
+    retry_s: float = 15.0  # such as after a start on GPUs that another job took
 
 
 class GpuKind(Settings):
@@ -66,8 +67,10 @@ def cluster_state(
     gpu_types: Mapping[str, GpuKind],
     default_gpu: str,
     now_s: float,
+    times: StartTimes | None = None,
 ) -> ClusterState:
     """Convert jobs and nodes; `gpu_types` are speeds and prices of types of the site."""
+    times = times or StartTimes()
     shards = {node.name: node.shards / node.gpus for node in nodes}
     most = max(shards.values(), default=0.0)
     waiting, running = dict[str, SlurmJob](), dict[str, SlurmJob]()
@@ -80,12 +83,13 @@ def cluster_state(
         if kind == "shard" and not most:
             continue
         gpus = float(amount) if kind == "gpu" else round(amount / most, 2)
-        if job.holds_gpus or is_starting(job, now_s):
+        started_s = since_start_s(job, now_s)
+        if job.holds_gpus or (started_s is not None and started_s < times.start_s):
             placements = _placements(job)
             if not placements or any(one not in shards for one in placements):
                 continue
             running[name] = job
-        elif is_managed(job, now_s) and not has_failed(job, now_s):
+        elif is_managed(job, now_s) and (started_s is None or started_s >= times.retry_s):
             placements, waiting[name] = {}, job
         else:
             continue

@@ -1,0 +1,279 @@
+"""Completion of GPU jobs on a real Slurm: its FIFO with backfill, a rule, and DAS, on equal jobs.
+
+Each arm has a cluster of its own on this machine; jobs sleep for as long as their work takes on the
+slowest GPU that they got. Arms run at the same time, so that load on the machine affects all alike.
+PACE seconds of the policies take one second here: `PacedSlurm` multiplies the times of Slurm's
+answers, and the steerer's clock. The same jobs are replayed in the simulator.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from os import getloadavg
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.gpu_scheduling.episode import EpisodeResult, build_episode, run_episode
+from loadmaster.envs.gpu_scheduling.jobs import WHOLE, Jobs, Workload, gpu_seconds
+from loadmaster.envs.gpu_scheduling.settings import GPU_TYPES, GpuSchedulingSettings, MachineGroup
+from loadmaster.models.das.policy import DasPolicy
+from loadmaster.models.manifest import pretrained_folder
+from loadmaster.platform.bench.engines.slurm_cluster import (
+    SHARDS,
+    Machine,
+    SlurmCluster,
+    slurm_cluster,
+)
+from loadmaster.platform.bench.measurements import Figure, write_tables
+from loadmaster.platform.evaluation.statistics import paired_difference
+from loadmaster.platform.steering.jobs import Cadence, JobSteerer
+from loadmaster.platform.steering.recommenders import find_recommender
+from loadmaster.platform.steering.slurm.commands import SlurmCommands
+from loadmaster.platform.steering.slurm.engine import SPEC, SlurmEngine, SlurmSettings
+
+PACE = 60.0  # seconds of the policies in a second
+TYPES = ("V100", "V100", "P100", "P100", "T4", "T4")  # of the machines, the fastest first
+GPUS = 4  # of a machine
+JOBS, LOAD = 40, 1.5
+LONGEST_S = 3600.0  # of a job, at the speed of a V100
+GRACE_S = 60
+EVERY_S = 0.4
+FIRST_SEED = 880_000
+FIFO, RULE, POLICY = ARMS = ("slurm-fifo", "las-fastest", "das")
+RECOMMENDERS = {RULE: RULE, POLICY: "bundle:das"}
+SIMULATED_FIFO = "fifo-first-fit"  # Slurm's order, with backfill
+AT_ONCE = 2  # repeats
+
+# A job sleeps as long as its work takes on the slowest of its machines, the last in its list.
+_SCRIPT = (
+    "n=$(echo $SLURM_JOB_NODELIST | tr -dc 0-9 | tail -c 1); set -- {seconds}; "
+    "shift $((n - 1)); date +%s.%N > {folder}/{job}.start; sleep $1; "
+    "date +%s.%N > {folder}/{job}.part && mv {folder}/{job}.part {folder}/{job}.end"
+)
+
+
+class PacedSlurm(SlurmCommands):
+    """Slurm whose time runs PACE times as fast from `origin_s` on."""
+
+    origin_s = 0.0
+
+    def now_s(self) -> float:
+        return self._paced(time.time())
+
+    def _paced(self, when_s: float) -> float:
+        return self.origin_s + PACE * (when_s - self.origin_s) if when_s else 0.0
+
+    def jobs(self) -> list[dict[str, Any]]:
+        times = "submit_time", "eligible_time", "start_time", "end_time"
+        return [
+            {**record, **{name: self._paced(record[name]) for name in times}}
+            for record in super().jobs()
+        ]
+
+    def update(self, jobs: Sequence[int], **fields: str) -> None:
+        begin = fields.get("starttime", "")
+        if begin.startswith("now+"):
+            seconds = max(round(float(begin.removeprefix("now+")) / PACE), 1)
+            fields = {**fields, "starttime": f"now+{seconds}"}
+        super().update(jobs, **fields)
+
+
+@dataclass(frozen=True)
+class Case:
+    """The jobs of a repeat; the simulator's settings and workload draw just these."""
+
+    seed: int
+    jobs: Jobs
+    settings: GpuSchedulingSettings
+    workload: Workload
+
+
+def build_case(seed: int) -> Case:
+    """Draw jobs like those of Alibaba's PAI, with whole GPUs or quarters of one."""
+    groups = tuple(MachineGroup(count=1, gpus=GPUS, gpu=kind, cpus=999) for kind in TYPES)
+    drawn = GpuSchedulingSettings(jobs=JOBS, machines=groups, load=LOAD, oversized="skip")
+    jobs = build_episode(drawn, seed).jobs
+    duration_s = np.minimum(jobs.duration_s, LONGEST_S)
+    unit = np.where(jobs.gpu < WHOLE, WHOLE // SHARDS, WHOLE)
+    # Shorter jobs arrive more often, so that the load stays.
+    shorter = float(duration_s.sum() / jobs.duration_s.sum())
+    jobs = jobs._replace(
+        arrival_s=jobs.arrival_s * shorter,
+        duration_s=duration_s,
+        gpu=(np.ceil(jobs.gpu / unit) * unit).astype(np.int64),
+        cpu=np.ones_like(jobs.cpu),
+        comm=np.zeros_like(jobs.comm),
+    )
+    workload = Workload(
+        "drawn",
+        "",
+        lambda count, consecutive, rng: jobs,
+        float(gpu_seconds(jobs).mean()),
+        len(jobs.gpu),
+    )
+    settings = GpuSchedulingSettings(
+        machines=groups, arrivals="trace", interference=False, stragglers=0.0
+    )
+    return Case(seed, jobs, settings, workload)
+
+
+def measure(
+    report_step: Callable[[str], None], repeats: int, folder: Path | None = None
+) -> Iterator[Figure]:
+    """Run all repeats, some at once; write a CSV of jobs, and one of repeats with predictions."""
+    cases = [build_case(FIRST_SEED + repeat) for repeat in range(repeats)]
+    rows = list[dict[str, Any]]()
+    for first in range(0, repeats, AT_ONCE):
+        some = cases[first : first + AT_ONCE]
+        report_step(f"slurm: repeats {first + 1} to {first + len(some)} of {repeats}")
+        with ThreadPoolExecutor(len(some) * len(ARMS)) as pool:
+            running = [pool.submit(run_arm, case, arm) for case in some for arm in ARMS]
+            rows += [row for one in running for row in one.result()]
+        if folder is not None:
+            write_tables(folder, {"jobs.csv": rows})
+    report_step("slurm: the same jobs in the simulator")
+    table = compare(cases, pd.DataFrame(rows))
+    if folder is not None:
+        write_tables(folder, {"repeats.csv": table})
+    yield from figures(table)
+
+
+def run_arm(case: Case, arm: str) -> list[dict[str, Any]]:
+    """Submit the jobs at their times to a cluster of this arm; a row for each job."""
+    machines = [Machine(kind.lower(), GPUS) for kind in TYPES]
+    with (
+        slurm_cluster(machines, steered=arm != FIFO, grace_s=GRACE_S) as cluster,
+        ExitStack() as stack,
+    ):
+        slurm = PacedSlurm(30.0, cluster.environment)
+        slurm.origin_s = began_s = time.time()
+        steps: dict[str, int] = {"degraded": 0, "steps": 0}
+        if steered:
+            stopped = threading.Event()
+            thread = threading.Thread(target=_steer, args=(slurm, arm, stopped, steps))
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(stopped.set)
+        submitted = list[float]()
+        for job in range(len(case.jobs.gpu)):
+            due_s = began_s + float(case.jobs.arrival_s[job]) / PACE
+            time.sleep(max(due_s - time.time(), 0.0))
+            submitted.append(time.time())
+            _submit(cluster, case.jobs, job)
+        ends = [cluster.folder / f"{job}.end" for job in range(len(submitted))]
+        limit_s = time.time() + 3600
+        while not all(path.exists() for path in ends):
+            if time.time() > limit_s:
+                raise InputError(f"the jobs of {arm} did not end within an hour")
+            time.sleep(0.5)
+        return [
+            {
+                "seed": case.seed, "arm": arm, "job": job,
+                "gpus": case.jobs.gpu[job] / WHOLE, "instances": case.jobs.instances[job],
+                "work_s": case.jobs.duration_s[job],
+                "submit_s": PACE * (submitted[job] - began_s),
+                "start_s": PACE * (_seconds(ends[job].with_suffix(".start")) - began_s),
+                "end_s": PACE * (_seconds(ends[job]) - began_s),
+                "steps": steps["steps"], "degraded_steps": steps["degraded"],
+                "machine_load": getloadavg()[0],
+            }
+            for job in range(len(submitted))
+        ]  # fmt: skip
+
+
+def _seconds(path: Path) -> float:
+    return float(path.read_text())
+
+
+def _submit(cluster: SlurmCluster, jobs: Jobs, job: int) -> None:
+    work_s, instances = float(jobs.duration_s[job]), int(jobs.instances[job])
+    seconds = [work_s / GPU_TYPES[kind].speed / PACE for kind in TYPES]
+    command = _SCRIPT.format(
+        seconds=" ".join(f"{one:.3f}" for one in seconds), folder=cluster.folder, job=job
+    )
+    gpus = int(jobs.gpu[job])
+    if gpus % WHOLE:
+        wants = [f"--gres=shard:{gpus * SHARDS // WHOLE}"]
+    elif instances > 1:
+        wants = ["-n", str(instances), f"--gpus-per-task={gpus // WHOLE}"]
+    else:
+        wants = [f"--gres=gpu:{gpus // WHOLE}"]
+    # A limit as users give it, by which Slurm backfills.
+    minutes = math.ceil(2 * max(seconds) / 60)
+    cluster.submit(command, *wants, f"--time={minutes}", f"--account=u{jobs.user[job]}")
+
+
+def _steer(slurm: PacedSlurm, arm: str, stopped: threading.Event, steps: dict[str, int]) -> None:
+    settings = SlurmSettings(
+        owner="account", grace_s=GRACE_S * PACE, start_s=4 * PACE, retry_s=8 * PACE, timeout_s=30
+    )
+    engine = SlurmEngine(slurm, settings, since_s=slurm.origin_s)
+    cadence = Cadence(pause_s=0, refresh_s=15 * PACE, stale_s=45 * PACE)
+    recommender = find_recommender([RECOMMENDERS[arm]], SPEC.endpoint)
+    steerer = JobSteerer(recommender, "act", cadence=cadence)
+    while not stopped.wait(EVERY_S):
+        result = steerer.step(engine, slurm.now_s())
+        steps["steps"] += 1
+        steps["degraded"] += result.degraded
+
+
+def compare(cases: Sequence[Case], rows: pd.DataFrame) -> pd.DataFrame:
+    """Measured and simulated mean completion by repeat and arm."""
+    policy = DasPolicy.load(pretrained_folder() / POLICY)
+    simulate: Mapping[str, Callable[[Case], EpisodeResult]] = {
+        FIFO: lambda case: run_episode(SIMULATED_FIFO, case.settings, case.seed, case.workload),
+        RULE: lambda case: run_episode(RULE, case.settings, case.seed, case.workload),
+        POLICY: lambda case: policy.run(case.settings, case.seed, case.workload),
+    }
+    completion_s = (rows.end_s - rows.submit_s).groupby([rows.seed, rows.arm]).mean()
+    overhead_s = (rows.end_s - rows.start_s).groupby([rows.seed, rows.arm]).mean()
+    found = list[dict[str, Any]]()
+    for case in cases:
+        for arm in ARMS:
+            result = simulate[arm](case)
+            found.append(
+                {
+                    "seed": case.seed, "arm": arm,
+                    "completion_s": completion_s[case.seed, arm],
+                    "running_s": overhead_s[case.seed, arm],
+                    "simulated_completion_s": float(np.nanmean(result.jct_s)),
+                    "simulated_running_s": float(np.nanmean(result.run_s)),
+                }
+            )  # fmt: skip
+    return pd.DataFrame(found)
+
+
+def figures(table: pd.DataFrame) -> Iterator[Figure]:
+    """Mean completions, differences from Slurm's own order, and errors of the simulator."""
+    by_arm = {
+        arm: (rows.completion_s.to_numpy(), rows.simulated_completion_s.to_numpy())
+        for arm, rows in table.groupby("arm", sort=False)
+    }
+    own, _ = by_arm[FIFO]
+    for arm, (values, simulated) in by_arm.items():
+        yield Figure(
+            f"engines/slurm/{arm}/completion_s", float(values.mean()), "s",
+            peer=None if arm == FIFO else float(own.mean()), peer_name=FIFO, higher_is_better=False,
+        )  # fmt: skip
+        if arm != FIFO:
+            change = paired_difference(values, own)
+            for name, value in (
+                ("difference", change.percent),
+                ("difference/low", change.percent_interval.low),
+                ("difference/high", change.percent_interval.high),
+            ):
+                yield Figure(
+                    f"engines/slurm/{arm}/{name}_percent", value, "%", higher_is_better=False
+                )
+        error = 100 * float(simulated.mean() / values.mean() - 1)
+        yield Figure(f"engines/slurm/{arm}/simulation_error_percent", error, "%")

@@ -1,0 +1,284 @@
+"""Applications that report over HTTP, steered in each mode, with faults."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import build_settings
+from loadmaster.platform.steering.core import Mode, Recommendation, SilentError, StepResult
+from loadmaster.platform.steering.jobs import Cadence, JobSteerer
+from loadmaster.platform.steering.recommenders import find_recommender
+from loadmaster.platform.steering.spark.engine import (
+    SPEC,
+    Applications,
+    Connection,
+    SparkSettings,
+    connect,
+)
+from tests.platform.steering.spark.parts import job, post, report, stage, two_jobs
+
+TTL_S = 10.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Decider:
+    """Gives all slots to the job that came last."""
+
+    name = "toy"
+
+    def __init__(self) -> None:
+        self.is_silent, self.asked = False, 0
+        self.feedbacks: list[tuple[str | None, str]] = []
+
+    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
+        if self.is_silent:
+            raise SilentError("recommender", "no answer")
+        self.asked += 1
+        last = state["jobs"][-1]
+        free = state["executors"][0]["free"]
+        given = {"job": last["id"], "stage": last["stages"][0]["id"], "executors": free, "limit": 2}
+        return Recommendation({"assignments": [given]}, "the last first", "toy", f"d{self.asked}")
+
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
+        self.feedbacks.append((id, outcome["job"]))
+
+
+class Desk:
+    """The parts of `connect`, with a clock of the test and without a socket."""
+
+    def __init__(self, mode: Mode = "act", **settings: Any) -> None:
+        self.clock, self.decider, self.mode = Clock(), Decider(), mode
+        self.settings = SparkSettings(ttl_s=TTL_S, limit_factor=1.0, **settings)
+        self.restart()
+
+    def restart(self) -> None:
+        """Lose everything that the adapter knows."""
+        self.known = Applications(self.settings, self.mode, self.clock)
+        self.connection = Connection(self.known, self.settings, (), "http://here")
+        self.steerer = JobSteerer(self.decider, self.mode, cadence=Cadence(pause_s=0))
+
+    def report(self, document: dict[str, Any]) -> dict[str, Any]:
+        from loadmaster.platform.steering.spark.reports import Report
+
+        return self.known.receive(Report.model_validate(document))
+
+    def step(self) -> list[StepResult]:
+        return [self.steerer.step(one, self.clock.now_s) for one in self.connection()]
+
+
+def test_act_hands_out_a_plan_with_its_time_to_live() -> None:
+    desk = Desk()
+    assert desk.report(two_jobs()) == {}  # nothing decided yet: the driver keeps what it has
+    (result,) = desk.step()
+    assert result.result == "acted"
+    desk.clock.now_s += 2
+    plan = desk.report(two_jobs(sequence=2))["plan"]
+    assert (plan["stages"], plan["limits"], plan["ttl_ms"]) == ([1], {"job-1": 2}, 8000)
+    assert plan["reason"] == "toy: the last first"
+
+
+@pytest.mark.parametrize("mode", ["watch", "shadow"])
+def test_other_modes_clear_the_plan(mode: Mode) -> None:
+    desk = Desk(mode)
+    desk.report(two_jobs())
+    (result,) = desk.step()
+    assert result.result == "dry-run"
+    assert len(result.commands) == 2  # the start of a job, and the plan
+    assert desk.report(two_jobs(sequence=2)) == {"plan": None}
+
+
+def test_a_plan_is_renewed_before_it_ends_and_not_counted_as_a_change() -> None:
+    desk = Desk()
+    desk.report(two_jobs())
+    desk.step()
+    id = desk.report(two_jobs(sequence=2))["plan"]["id"]
+    for number in range(3, 20):
+        desk.clock.now_s += 2
+        (result,) = desk.step()
+        assert result.result == "unchanged"
+        plan = desk.report(two_jobs(sequence=number))["plan"]
+        assert plan["id"] == id
+        assert plan["ttl_ms"] > 4000
+
+
+def test_a_silent_service_ends_the_plan() -> None:
+    desk = Desk()
+    desk.report(two_jobs())
+    desk.step()
+    desk.decider.is_silent = True
+    given = []
+    for number in range(2, 15):
+        desk.clock.now_s += 1
+        desk.step()
+        given.append("plan" in desk.report(two_jobs(sequence=number)))
+    assert given == [True] * 9 + [False] * 4
+    desk.decider.is_silent = False
+    desk.step()
+    assert "plan" in desk.report(two_jobs(sequence=20))
+
+
+def test_a_service_that_never_answers_leaves_spark_alone() -> None:
+    desk = Desk()
+    desk.decider.is_silent = True
+    desk.report(two_jobs())
+    (result,) = desk.step()
+    assert (result.result, result.silent) == ("silent", "recommender")
+    assert desk.report(two_jobs(sequence=2)) == {}
+
+
+def test_a_new_adapter_derives_the_same_plan() -> None:
+    desk = Desk()
+    desk.report(two_jobs())
+    desk.step()
+    id = desk.report(two_jobs(sequence=2))["plan"]["id"]
+    desk.restart()
+    assert desk.report(two_jobs(sequence=3, plan=id)) == {}
+    desk.step()
+    assert desk.report(two_jobs(sequence=4))["plan"]["id"] == id
+
+
+def test_two_applications_have_plans_of_their_own() -> None:
+    desk = Desk()
+    desk.report(two_jobs())
+    other = report(job(5, stage(9)), application="local-2")
+    desk.report(other)
+    names = [result.application for result in desk.step()]
+    assert names == ["shop", "shop@local-2"]
+    assert desk.report(two_jobs(sequence=2))["plan"]["stages"] == [1]
+    assert desk.report({**other, "sequence": 2})["plan"]["stages"] == [9]
+
+
+def test_applications_are_bounded_and_forgotten() -> None:
+    desk = Desk(applications_max=1, forget_s=30)
+    desk.report(two_jobs())
+    assert desk.report(report(application="local-2")) == {}
+    assert len(desk.step()) == 1
+    desk.clock.now_s += 31
+    desk.step()
+    assert desk.step() == []
+    desk.report(report(application="local-2"))
+    assert len(desk.step()) == 1
+
+
+def test_an_older_report_does_not_replace_a_newer_one() -> None:
+    desk = Desk()
+    desk.report(two_jobs(sequence=5))
+    desk.report(report(sequence=4))
+    assert desk.step()[0].result == "acted"
+
+
+def test_a_driver_that_only_reports_gets_a_note() -> None:
+    desk = Desk("watch")
+    desk.report(two_jobs(acts=False))
+    assert any("only reports" in message for message in desk.step()[0].messages)
+
+
+def test_outcomes_are_sent_once_for_jobs_that_a_decision_started() -> None:
+    desk = Desk()
+    desk.report(two_jobs())
+    desk.step()
+    ended = {"id": "job-1", "succeeded": True, "completion_ms": 1500.0, "work_ms": 600.0}
+    failed = {**ended, "id": "job-0", "succeeded": False}
+    for number in range(2, 5):
+        desk.report(report(sequence=number, ended=[ended, failed]))
+        desk.step()
+    assert desk.decider.feedbacks == [("d1", "job-1")]
+
+
+def test_an_application_that_is_over_is_stepped_once_more() -> None:
+    desk = Desk()
+    desk.report(two_jobs())
+    desk.step()
+    desk.report(report(sequence=2, over=True))
+    assert desk.step()[0].result == "unchanged"
+    assert desk.step() == []
+
+
+def test_decisions_are_requested_when_tasks_end_not_when_they_start() -> None:
+    desk = Desk()
+    document = report(job(0, stage(0, 8)))
+    desk.report(document)
+    desk.step()
+    document["jobs"][0]["stages"][0]["started"] = 3
+    desk.report({**document, "sequence": 2})
+    desk.step()
+    assert desk.decider.asked == 1
+    document["jobs"][0]["stages"][0]["finished"] = 1
+    desk.report({**document, "sequence": 3})
+    desk.step()
+    assert desk.decider.asked == 2
+
+
+def test_a_rule_of_the_endpoint_puts_the_short_job_first() -> None:
+    desk = Desk()
+    desk.steerer = JobSteerer(find_recommender(["srpt-caps"], SPEC.endpoint), "act")
+    desk.report(two_jobs())
+    (result,) = desk.step()
+    assert result.result == "acted", result.line()
+    plan = desk.report(two_jobs(sequence=2))["plan"]
+    assert plan["stages"][0] == 1
+
+
+@contextmanager
+def listening(mode: Mode = "act", **settings: Any) -> Iterator[Connection]:
+    with connect(SparkSettings(port=0, **settings), (), mode) as connection:
+        yield connection
+
+
+def test_http_refuses_what_is_malformed_in_one_line() -> None:
+    with listening() as connection:
+        for body in (b"{", b"{}", {**two_jobs(), "version": 9}, {**two_jobs(), "slots": "four"}):
+            status, document = post(connection.url, body)
+            assert status == 400
+            assert "\n" not in document["error"]
+        assert post(connection.url, two_jobs(), kind="text/plain")[0] == 415
+        assert post(connection.url, two_jobs(), path="/elsewhere")[0] == 404
+        assert post(connection.url, two_jobs()) == (200, {})
+        assert [one.application for one in connection()] == ["shop"]
+
+
+def test_a_token_is_required_where_one_is_set(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("secret\n")
+    with listening(token_file=file) as connection:
+        assert post(connection.url, two_jobs())[0] == 401
+        assert post(connection.url, two_jobs(), token="other")[0] == 401
+        assert post(connection.url, two_jobs(), token="secret")[0] == 200
+
+
+def test_names_choose_applications() -> None:
+    settings = SparkSettings(port=0)
+    with connect(settings, ("local-2",), "watch") as connection:
+        post(connection.url, two_jobs())
+        post(connection.url, two_jobs(application="local-2", name="other"))
+        assert [one.application for one in connection()] == ["other"]
+
+
+def test_no_report_at_the_start_is_a_silent_engine() -> None:
+    with listening(first_report_s=0) as connection:
+        with pytest.raises(SilentError) as fault:
+            connection()
+        assert connection.url in str(fault.value)
+        assert connection() == []
+
+
+def test_bad_settings(tmp_path: Path) -> None:
+    for values in ({"ttl": 3}, {"ttl_s": 0}, {"limit_factor": 0.5}, {"port": -1}):
+        with pytest.raises(InputError):
+            build_settings(SparkSettings, values)
+    with pytest.raises(InputError), connect(SparkSettings(host="0.0.0.0"), (), "watch"):
+        pass
+    missing = SparkSettings(port=0, token_file=tmp_path / "none")
+    with pytest.raises(InputError), connect(missing, (), "watch"):
+        pass
