@@ -4,11 +4,11 @@ FOLDERS := envs models serving platform tests
 PROCESSES ?= 2
 IN_PARALLEL = -n $(PROCESSES) --no-loadscope-reorder  # tests/conftest.py distributes the files
 
-.PHONY: help setup demo check test coverage lint typecheck format client clean
+.PHONY: help setup demo check test test-engines coverage lint typecheck format client clean
 .NOTPARALLEL:
 
 help:  ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
 
 setup:  ## a .venv with the versions in constraints.txt; the other targets call this
 	@.ci/set-up
@@ -36,6 +36,10 @@ test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
 	@.ci/install-prometheus
 	@$(if $(PYTEST_ARGS),,$(PY) -P .ci/compile-ahead)
 	@$(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
+
+test-engines: setup  ## steering of every real engine, fetched at first (LOADMASTER_ENGINES=flink for one)
+	@LOADMASTER_ENGINES=$${LOADMASTER_ENGINES:-all} $(PY) -m pytest -m engine $(PYTEST_ARGS) \
+		tests/platform/steering
 
 coverage: setup  ## all tests, then the share of lines they run, processes they start included
 	@.ci/install-chromium

@@ -33,13 +33,20 @@ GROUPS = {  # modules
 READING, SERVE, TENANTS, SCALING = "reading", "serve", "tenants", "scaling"
 SOAK, FAULTS, ADAPTATION, EMBEDDING = "soak", "faults", "adaptation", "embedding"
 BOOTSTRAPPING, SHIFTS, FORESIGHT = "bootstrapping", "shifts", "foresight"
+ENGINES = "engines"
 OTHERS = (
     READING, SERVE, TENANTS, SCALING, SOAK, FAULTS, ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS,
-    FORESIGHT,
+    FORESIGHT, ENGINES,
 )  # fmt: skip
-OF_SYSTEMS = ("rollouts", SCALING, ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS, TENANTS, FORESIGHT)
+OF_SYSTEMS = (
+    "rollouts", SCALING, ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS, TENANTS, FORESIGHT, ENGINES,
+)  # fmt: skip
 OF_APPLICATIONS = (ADAPTATION, EMBEDDING, BOOTSTRAPPING, SHIFTS, TENANTS)
-WITH_TABLES = (EMBEDDING, BOOTSTRAPPING, SHIFTS, FORESIGHT, SCALING, SOAK, FAULTS, SERVE)
+WITH_TABLES = (
+    EMBEDDING, BOOTSTRAPPING, SHIFTS, FORESIGHT, SCALING, SOAK, FAULTS, SERVE, ENGINES,
+)  # fmt: skip
+# Modules by engine.
+STEERED = {"flink": "flink", "ray-serve": "ray_serve", "slurm": "slurm", "spark": "spark"}
 SYSTEM = "decima"  # default of scaling
 
 
@@ -50,7 +57,7 @@ def bench(
         argument(
             "SYSTEM",
             "For rollouts, adaptation, bootstrapping, shifts, foresight, scaling, embedding, "
-            "tenants. "
+            "tenants. For engines: one of flink, ray-serve, slurm, spark. "
             "[default: all; of scaling decima; of embedding aware; of tenants none]",
         ),
     ] = None,
@@ -86,7 +93,8 @@ def bench(
         int | None,
         option(
             "N",
-            "For adaptation: trainings. For foresight: job sequences. [default: 1; of foresight 5]",
+            "For adaptation: trainings. For foresight: job sequences. For engines: repeats. "
+            "[default: 1; of foresight 5; of engines 10]",
         ),
     ] = None,
     first_seed: Annotated[
@@ -115,7 +123,7 @@ def bench(
         Path | None,
         option(
             "FOLDER",
-            "For scaling, soak, faults, embedding, bootstrapping, shifts, foresight, "
+            "For scaling, soak, faults, embedding, bootstrapping, shifts, foresight, engines, "
             "serve --replicas. [default: results/bench/GROUP]",
         ),
     ] = None,
@@ -142,7 +150,9 @@ def bench(
     learns, from nothing and while rules act. `shifts` changes payload, load or application, and
     counts episodes until the fall is noticed and over. `foresight` runs a policy, the best rule
     and searches around both, some of which know the future, above a lower bound on every schedule.
-    These eleven are not part of `all`.
+    `engines` starts a real engine on this machine (fetched at first) and compares its own rules
+    with what `steer` makes of it, on equal work; it takes from half an hour to some hours.
+    These twelve are not part of `all`.
 
     Example:
 
@@ -175,6 +185,8 @@ def bench(
         loadmaster bench shifts aware --applications 5
 
         loadmaster bench foresight decima --seeds 10 --set jobs=20
+
+        loadmaster bench engines slurm --seeds 10 --output results/slurm
     """
     set_ray_env(address=None)  # as `loadmaster train`
     from loadmaster.envs.errors import unknown_name
@@ -195,7 +207,7 @@ def bench(
         ("--replicas", replicas, (SERVE,)),
         ("--applications", applications, OF_APPLICATIONS),
         ("--bounds", bounds, (BOOTSTRAPPING,)),
-        ("--seeds", seeds, (ADAPTATION, FORESIGHT)),
+        ("--seeds", seeds, (ADAPTATION, FORESIGHT, ENGINES)),
         ("--first-seed", first_seed, (FORESIGHT,)),
         ("--futures", futures, (FORESIGHT,)),
         ("--options", tried, (FORESIGHT,)),
@@ -268,6 +280,13 @@ def bench(
             ForesightEffort(assignments=tuple(assignments or ()), **sizes),
             output or Path("results/bench/foresight"),
         )
+    if group == ENGINES:
+        if system not in STEERED:
+            if system is None:
+                raise UsageError(f"no engine is named; expected one of: {', '.join(STEERED)}")
+            raise unknown_name("engine", system, STEERED)
+        group = f"engines.{STEERED[system]}"
+        given = seeds or 10, output or Path(f"results/bench/engines/{system}")
     with progress() as show:
         for name in GROUPS if group == "all" else (group,):
             module = import_module(f"loadmaster.platform.bench.{GROUPS.get(name, name)}")

@@ -19,8 +19,11 @@ from loadmaster.platform.steering.core import Mode
 
 GROUP = "loadmaster.engines"  # of entry points
 BUILT_IN = {
+    "flink": "loadmaster.platform.steering.flink.engine:SPEC",
     "kubernetes": "loadmaster.platform.steering.kubernetes.engine:SPEC",
+    "ray-serve": "loadmaster.platform.steering.ray_serve.engine:SPEC",
     "slurm": "loadmaster.platform.steering.slurm.engine:SPEC",
+    "spark": "loadmaster.platform.steering.spark.engine:SPEC",
 }
 # (settings, names of applications, mode) -> a function that lists the applications to step now:
 # each a core.Engine, or a jobs.JobEngine. It raises SilentError and InputError.

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -31,6 +32,8 @@ PACKAGES = (
 SHARDS = 4  # of a GPU
 CORES = 16  # of a machine, for Slurm
 START_S = 60.0
+_GIVEN = [20_000 + os.getpid() % 10_000]  # the last port of each cluster of this process
+_GIVING = threading.Lock()
 JOB_SUBMIT = PACKAGE_ROOT / "platform/steering/slurm/job_submit.lua"
 _CONF = """ClusterName=loadmaster
 SlurmctldHost={host}(127.0.0.1)
@@ -234,15 +237,17 @@ def _write_files(
 
 
 def _free_ports(count: int) -> int:
-    """The first of `count` consecutive ports that nothing listens on."""
-    for port in range(20_000 + os.getpid() % 10_000, 60_000, count):
-        try:
-            for one in range(port, port + count):
-                with socket.socket() as tried:
-                    tried.bind(("127.0.0.1", one))
-        except OSError:
-            continue
-        return port
+    """The first of `count` consecutive ports that are free and were not given before."""
+    with _GIVING:
+        for port in range(_GIVEN[-1] + 1, 60_000, count):
+            try:
+                for one in range(port, port + count):
+                    with socket.socket() as tried:
+                        tried.bind(("127.0.0.1", one))
+            except OSError:
+                continue
+            _GIVEN.append(port + count - 1)
+            return port
     raise InputError(f"no {count} consecutive ports are free on 127.0.0.1")
 
 

@@ -307,7 +307,7 @@ def connect(
 SPEC = EngineSpec(
     name="ray-serve",
     endpoint=ENDPOINT,
-    summary="Ray Serve: replicas of deployments, as their external scaler",
+    summary="Replicas of deployments, as their external scaler.",
     settings=RayServeSettings,
     connect=connect,
 )

@@ -308,7 +308,7 @@ def _read_token(path: Path) -> str:
 SPEC = EngineSpec(
     name="spark",
     endpoint="loadmaster.serving.systems.decima.system:ENDPOINT",
-    summary="order of stages and limits of jobs inside Spark applications",
+    summary="Order of stages and limits of jobs inside applications.",
     settings=SparkSettings,
     connect=connect,
     by_jobs=True,

@@ -1,6 +1,6 @@
 """Steering a real Flink 2.3 on this machine: watch, act up and down, faults; opt-in.
 
-The jars come from PyPI (329 MB, kept in the cache folder). LOADMASTER_ENGINES has "flink" or "all".
+The jars come from PyPI (329 MB, kept in the cache folder).
 """
 
 import json
@@ -30,25 +30,14 @@ from loadmaster.platform.steering.flink.engine import connect
 from loadmaster.platform.steering.flink.job import FlinkJob
 from loadmaster.platform.steering.flink.settings import FlinkSettings
 
-VARIABLE = "LOADMASTER_ENGINES"
-CHOSEN = {one.strip() for one in os.environ.get(VARIABLE, "").split(",")}
-
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.engine("flink"),
-    pytest.mark.skipif(not CHOSEN & {"all", "flink"}, reason=f"{VARIABLE} has no flink"),
     pytest.mark.skipif(bool(missing()), reason=missing()),
 ]
 
 NAME = "clicks"
 NAMES = ("Source: source", "parse", "enrich", "sink: Writer")
-ADAPTER = """
-import sys
-from loadmaster.platform.steering.registry import BUILT_IN
-BUILT_IN.setdefault("flink", "loadmaster.platform.steering.flink.engine:SPEC")
-from loadmaster.platform.cli.main import main
-main()
-"""
 RECOMMENDER = """
 class Wanted:
     def recommend(self, state):
@@ -208,7 +197,8 @@ def test_adapter_is_killed(
     """kill -9 just after its request: the job runs on, and a new adapter repeats nothing."""
     (tmp_path / "wanted_plan.py").write_text(RECOMMENDER)
     command = [
-        sys.executable, "-c", ADAPTER, "steer", "flink", NAME, "--mode", "act", "--recommender",
+        sys.executable, "-c", "from loadmaster.platform.cli.main import main; main()",
+        "steer", "flink", NAME, "--mode", "act", "--recommender",
         "wanted_plan:Wanted", "--every", "1", "--json",
         "--set", f"rest={cluster.url}", "--set", "cooldown_s=0",
         "--set", "refresh_s=0.7", "--set", "first_poll_s=2",

@@ -15,6 +15,8 @@ from tests.platform.steering.ray_serve.fakes import decision, http_server
 APP = "steered"
 PATIENCE_S = 90.0
 
+pytestmark = [pytest.mark.slow, pytest.mark.engine("ray-serve")]
+
 
 def running(name=APP):
     from ray import serve
