@@ -189,7 +189,10 @@ class Engine(Protocol):
         """The value of each quantity of `Target.plan` in a decision of the endpoint."""
 
     def act(self, target: Target, plan: Plan) -> Action:
-        """Move the application to the plan; called only where it may change."""
+        """Move the application to the plan; called only where it may change.
+
+        A RefusedError counts as an action whose result is `refused`.
+        """
 
     def check(self, target: Target) -> str:
         """The reason for which the engine refuses to act on the application, or nothing."""
@@ -324,10 +327,7 @@ class Steerer:
             doing = "the plan is held"
         messages = [f"{doing}, after {memory.silent_steps} silent steps"]
         if wanted != dict(target.plan):
-            try:
-                messages += self._act(engine, target, wanted).messages
-            except SilentError as second:
-                messages.append(f"silent {second.part}: {second}")
+            messages += self._act(engine, target, wanted).messages
         return StepResult(
             target.application,
             "silent",
@@ -349,6 +349,8 @@ class Steerer:
             if refusal:
                 return Action("refused", (refusal,))
             return engine.act(target, wanted)
+        except RefusedError as fault:
+            return Action("refused", (str(fault),))
         except SilentError as fault:
             return Action("silent", (f"silent {fault.part}: {fault}",))
 

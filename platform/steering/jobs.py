@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from loadmaster.envs.settings import Settings
 from loadmaster.platform.steering.core import (
@@ -91,6 +91,14 @@ class Cadence(Settings):
         default=45, gt=0, description="A decision of this age is not carried out any more."
     )
 
+    @model_validator(mode="after")
+    def check_order(self) -> Self:
+        if self.stale_s <= self.refresh_s:
+            raise ValueError(
+                f"stale_s is {self.stale_s:g}; expected more than refresh_s, {self.refresh_s:g}"
+            )
+        return self
+
 
 @dataclass
 class _Refusals:
@@ -100,12 +108,16 @@ class _Refusals:
 
 @dataclass
 class _Memory:
-    """What is known of an engine between steps; losing it costs requests and feedback only."""
+    """What is known of an engine between steps.
+
+    Losing it costs requests and feedback; limits, and waits after refusals, begin anew.
+    """
 
     digest: Hashable = None
     asked_s: float = float("-inf")
     decided_s: float = float("-inf")
     found: Recommendation | None = None
+    silent: SilentError | None = None  # the answer to the last request was none
     sent_s: deque[float] = field(default_factory=deque)  # times of commands in the last minute
     stops_s: dict[str, deque[float]] = field(default_factory=dict)
     refusals: dict[tuple[str, str], _Refusals] = field(default_factory=dict)
@@ -154,16 +166,17 @@ class JobSteerer:
     def _decide(
         self, engine: JobEngine, observation: Observation, memory: _Memory, now_s: float
     ) -> StepResult:
-        silent: SilentError | None = None
         if observation.state is None:
-            memory.found, memory.digest = None, None
+            memory.found, memory.digest, memory.silent = None, None, None
         elif self._is_due(observation, memory, now_s):
             memory.asked_s = now_s
             try:
                 memory.found = self.recommender.recommend(engine.application, observation.state)
                 memory.digest, memory.decided_s = observation.digest, now_s
+                memory.silent = None
             except SilentError as fault:
-                silent = fault
+                memory.silent = fault
+        silent = memory.silent  # in every step until the next answer
         if now_s - memory.decided_s > self.cadence.stale_s:
             memory.found = None
         found = memory.found
@@ -182,14 +195,18 @@ class JobSteerer:
             outcome = "silent"
             left_s = max(self.cadence.stale_s - (now_s - memory.decided_s), 0.0)
             messages = [f"the last decision is used for {left_s:.0f} s more", *messages]
-        reason = "nothing waits or runs" if found is None else found.reason
+        part = None if silent is None else silent.part
+        if silent is None and outcome == "silent":
+            part = "engine"  # it did not answer to a command
+        idle = "nothing waits or runs" if observation.state is None else "no decision yet"
+        reason = idle if found is None else found.reason
         return StepResult(
             engine.application,
             outcome,
             reason if silent is None else f"silent {silent.part}: {silent}",
             source="" if found is None else found.source,
             messages=(*observation.notes, *(() if found is None else found.notes), *messages),
-            silent=None if silent is None else silent.part,
+            silent=part,
             commands=tuple(shown),
             agreement=agreement,
         )

@@ -144,9 +144,10 @@ def steer(
         degraded = _round(applications, steerer, report, strict and first, clock)
         if every_s is None:
             return degraded
-        first = False
-        due = max(due + every_s, clock())  # a late round is not made up for
-        if stopped.wait(max(due - clock(), 0.0)):
+        first, now = False, clock()
+        # A late round is not made up for, nor is one waited for whose clock was set back.
+        due = min(max(due + every_s, now), now + every_s)
+        if stopped.wait(due - now):
             return degraded
 
 
@@ -166,6 +167,11 @@ def _round(
         if strict:
             raise
         report(invalid_result(ALL, fault))
+        return True
+    except Exception as fault:
+        _log.exception("no list of applications")
+        text = f"{type(fault).__name__}: {fault}"
+        report(StepResult(ALL, "silent", text, silent="engine"))
         return True
     degraded = False
     first_fault: InputError | None = None

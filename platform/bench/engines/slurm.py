@@ -44,7 +44,8 @@ from loadmaster.platform.steering.slurm.engine import SPEC, SlurmEngine, SlurmSe
 PACE = 60.0  # seconds of the policies in a second
 TYPES = ("V100", "V100", "P100", "P100", "T4", "T4")  # of the machines, the fastest first
 GPUS = 4  # of a machine
-JOBS, LOAD = 40, 1.5
+JOBS = 40
+LOADS = 1.0, 1.5  # while jobs arrive
 LONGEST_S = 3600.0  # of a job, at the speed of a V100
 GRACE_S = 60
 EVERY_S = 0.4
@@ -93,27 +94,29 @@ class Case:
     """The jobs of a repeat; the simulator's settings and workload draw just these."""
 
     seed: int
+    load: float
     jobs: Jobs
     settings: GpuSchedulingSettings
     workload: Workload
 
 
-def build_case(seed: int, count: int = JOBS) -> Case:
+def build_case(seed: int, load: float, count: int = JOBS) -> Case:
     """Draw jobs like those of Alibaba's PAI, with whole GPUs or quarters of one."""
     groups = tuple(MachineGroup(count=1, gpus=GPUS, gpu=kind, cpus=999) for kind in TYPES)
-    drawn = GpuSchedulingSettings(jobs=count, machines=groups, load=LOAD, oversized="skip")
+    drawn = GpuSchedulingSettings(jobs=count, machines=groups, load=load, oversized="skip")
     jobs = build_episode(drawn, seed).jobs
-    duration_s = np.minimum(jobs.duration_s, LONGEST_S)
     unit = np.where(jobs.gpu < WHOLE, WHOLE // SHARDS, WHOLE)
-    # Shorter jobs arrive more often, so that the load stays.
-    shorter = float(duration_s.sum() / jobs.duration_s.sum())
-    jobs = jobs._replace(
-        arrival_s=jobs.arrival_s * shorter,
-        duration_s=duration_s,
+    changed = jobs._replace(
+        duration_s=np.minimum(jobs.duration_s, LONGEST_S),
         gpu=(np.ceil(jobs.gpu / unit) * unit).astype(np.int64),
+        # Slurm 22.05 has no shards by task.
+        instances=np.where(jobs.gpu < WHOLE, 1, jobs.instances),
         cpu=np.ones_like(jobs.cpu),
         comm=np.zeros_like(jobs.comm),
     )
+    # Less work arrives more often, so that the load stays.
+    less = float(gpu_seconds(changed).sum() / gpu_seconds(jobs).sum())
+    jobs = changed._replace(arrival_s=jobs.arrival_s * less)
     workload = Workload(
         "drawn",
         "",
@@ -124,7 +127,7 @@ def build_case(seed: int, count: int = JOBS) -> Case:
     settings = GpuSchedulingSettings(
         machines=groups, arrivals="trace", interference=False, stragglers=0.0
     )
-    return Case(seed, jobs, settings, workload)
+    return Case(seed, load, jobs, settings, workload)
 
 
 def measure(
@@ -133,12 +136,12 @@ def measure(
     """Run all repeats, some at once; write a CSV of jobs, and one of repeats with predictions."""
     report_step("slurm: a short run, which compiles what decides")
     for arm in RECOMMENDERS:
-        run_arm(build_case(FIRST_SEED - 1, 3), arm)
-    cases = [build_case(FIRST_SEED + repeat) for repeat in range(repeats)]
+        run_arm(build_case(FIRST_SEED - 1, LOADS[0], 3), arm)
+    cases = [build_case(FIRST_SEED + one, load) for load in LOADS for one in range(repeats)]
     rows = list[dict[str, Any]]()
-    for first in range(0, repeats, AT_ONCE):
+    for first in range(0, len(cases), AT_ONCE):
         some = cases[first : first + AT_ONCE]
-        report_step(f"slurm: repeats {first + 1} to {first + len(some)} of {repeats}")
+        report_step(f"slurm: runs {first + 1} to {first + len(some)} of {len(cases)}")
         with ThreadPoolExecutor(len(some) * len(ARMS)) as pool:
             running = [pool.submit(run_arm, case, arm) for case in some for arm in ARMS]
             rows += [row for one in running for row in one.result()]
@@ -148,7 +151,8 @@ def measure(
     table = compare(cases, pd.DataFrame(rows))
     if folder is not None:
         write_tables(folder, {"repeats.csv": table})
-    yield from figures(table)
+    for load, found in table.groupby("load"):
+        yield from figures(f"engines/slurm/load-{load:g}", found)
 
 
 def run_arm(case: Case, arm: str) -> list[dict[str, Any]]:
@@ -181,7 +185,7 @@ def run_arm(case: Case, arm: str) -> list[dict[str, Any]]:
             time.sleep(0.5)
         return [
             {
-                "seed": case.seed, "arm": arm, "job": job,
+                "load": case.load, "seed": case.seed, "arm": arm, "job": job,
                 "gpus": case.jobs.gpu[job] / WHOLE, "instances": case.jobs.instances[job],
                 "work_s": case.jobs.duration_s[job],
                 "submit_s": PACE * (submitted[job] - began_s),
@@ -238,17 +242,18 @@ def compare(cases: Sequence[Case], rows: pd.DataFrame) -> pd.DataFrame:
         RULE: lambda case: run_episode(RULE, case.settings, case.seed, case.workload),
         POLICY: lambda case: policy.run(case.settings, case.seed, case.workload),
     }
-    completion_s = (rows.end_s - rows.submit_s).groupby([rows.seed, rows.arm]).mean()
-    overhead_s = (rows.end_s - rows.start_s).groupby([rows.seed, rows.arm]).mean()
+    by_run = [rows.load, rows.seed, rows.arm]
+    completion_s = (rows.end_s - rows.submit_s).groupby(by_run).mean()
+    running_s = (rows.end_s - rows.start_s).groupby(by_run).mean()
     found = list[dict[str, Any]]()
     for case in cases:
         for arm in ARMS:
             result = simulate[arm](case)
             found.append(
                 {
-                    "seed": case.seed, "arm": arm,
-                    "completion_s": completion_s[case.seed, arm],
-                    "running_s": overhead_s[case.seed, arm],
+                    "load": case.load, "seed": case.seed, "arm": arm,
+                    "completion_s": completion_s[case.load, case.seed, arm],
+                    "running_s": running_s[case.load, case.seed, arm],
                     "simulated_completion_s": float(np.nanmean(result.jct_s)),
                     "simulated_running_s": float(np.nanmean(result.run_s)),
                 }
@@ -256,7 +261,7 @@ def compare(cases: Sequence[Case], rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def figures(table: pd.DataFrame) -> Iterator[Figure]:
+def figures(name: str, table: pd.DataFrame) -> Iterator[Figure]:
     """Mean completions, differences from Slurm's own order, and errors of the simulator."""
     by_arm = {
         arm: (rows.completion_s.to_numpy(), rows.simulated_completion_s.to_numpy())
@@ -265,18 +270,18 @@ def figures(table: pd.DataFrame) -> Iterator[Figure]:
     own, _ = by_arm[FIFO]
     for arm, (values, simulated) in by_arm.items():
         yield Figure(
-            f"engines/slurm/{arm}/completion_s", float(values.mean()), "s",
+            f"{name}/{arm}/completion_s", float(values.mean()), "s",
             peer=None if arm == FIFO else float(own.mean()), peer_name=FIFO, higher_is_better=False,
         )  # fmt: skip
         if arm != FIFO:
             change = paired_difference(values, own)
-            for name, value in (
-                ("difference", change.percent),
-                ("difference/low", change.percent_interval.low),
-                ("difference/high", change.percent_interval.high),
+            interval = change.percent_interval
+            for part, value in (
+                ("", change.percent),
+                ("/low", interval.low),
+                ("/high", interval.high),
             ):
-                yield Figure(
-                    f"engines/slurm/{arm}/{name}_percent", value, "%", higher_is_better=False
-                )
+                difference = f"{name}/{arm}/difference{part}_percent"
+                yield Figure(difference, value, "%", higher_is_better=False)
         error = 100 * float(simulated.mean() / values.mean() - 1)
-        yield Figure(f"engines/slurm/{arm}/simulation_error_percent", error, "%")
+        yield Figure(f"{name}/{arm}/simulation_error_percent", error, "%")

@@ -146,8 +146,7 @@ class ServeDeployment:
         if document is None or view is None:
             raise SilentError(
                 "metrics",
-                f"{self.application}: no metrics of its requests; expected {patience_s:g} s of "
-                "them, or request_s among the settings",
+                f"{self.application}: no metrics of its requests; expected {patience_s:g} s of them",
             )
         if self._clock() - view.at_s > 3.0 * self.settings.interval_s + FIRST_STEP_S:
             age_s = self._clock() - view.at_s
@@ -229,8 +228,8 @@ class Sampler:
                 "one, or APP/DEPLOYMENT to watch"
             )
         for name in wanted:
-            _deployment(applications, name)
-            if name not in self._known:
+            if name not in self._known:  # one that is deleted later is reported by its `read`
+                _deployment(applications, name)
                 self._known[name] = ServeDeployment(
                     name, self._settings.of(name), self._dashboard, self._clock
                 )
@@ -246,7 +245,7 @@ class Sampler:
             try:
                 found = _deployment(applications, name)
             except InputError:
-                continue  # deleted: `read` reports it
+                continue
             readings: Readings | None = None
             try:
                 readings = self._metrics.read(addresses, *name.split("/", 1))
@@ -256,6 +255,8 @@ class Sampler:
 
     def stop(self) -> None:
         self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(1.0)
 
     def _run(self) -> None:
         due_s = self._clock()

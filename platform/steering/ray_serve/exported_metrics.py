@@ -45,6 +45,7 @@ class Readings:
     """What the nodes export about one deployment, at one time."""
 
     at_s: float
+    late: frozenset[str] = frozenset()  # nodes that did not answer at first, and do now
     arrivals: dict[str, float] = field(default_factory=dict)
     done: dict[str, float] = field(default_factory=dict)
     busy_s: dict[str, float] = field(default_factory=dict)  # sums of processing times
@@ -137,6 +138,7 @@ class NodeMetrics:
         self._clients: dict[str, Client] = {}
         self._at_s = 0.0
         self._samples: dict[str, list[Sample]] = {}  # by address
+        self._awaited, self._late = set[str](), frozenset[str]()
 
     def read(self, addresses: Sequence[str], application: str, deployment: str) -> Readings:
         """Read from `HOST:PORT` addresses.
@@ -150,7 +152,9 @@ class NodeMetrics:
                 self._samples = self._fetch_all(addresses)
                 self._at_s = now_s
             samples = [one for known in self._samples.values() for one in known]
-            return readings_of(samples, application, deployment, self._at_s)
+            found = readings_of(samples, application, deployment, self._at_s)
+            found.late = self._late
+            return found
 
     def _fetch_all(self, addresses: Sequence[str]) -> dict[str, list[Sample]]:
         found: dict[str, list[Sample]] = {}
@@ -160,7 +164,13 @@ class NodeMetrics:
                 found[address] = self._fetch(address)
             except ServiceError as fault:
                 faults.append(fault)
+                if address not in self._samples:
+                    self._awaited.add(address)
                 found[address] = self._samples.get(address, [])
+            else:
+                if address in self._awaited:
+                    self._awaited.remove(address)
+                    self._late |= {address}
         if len(faults) == len(addresses):
             raise faults[0] if faults else ServiceError("no node exports metrics")
         return found

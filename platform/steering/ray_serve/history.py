@@ -191,6 +191,8 @@ class History:
 def _changes(before: Readings | None, after: Readings | None) -> dict[str, Any]:
     if before is None or after is None or after.at_s <= before.at_s:
         return {}
+    if before.late != after.late:  # all that such a node has counted would be of this interval
+        return {}
     return {
         "requests": increase(before.arrivals, after.arrivals),
         "done": increase(before.done, after.done),

@@ -72,5 +72,5 @@ def test_a_profile_has_means_by_the_names_of_job_and_stage(tmp_path: Path) -> No
 def test_simulated_orders_by_hand() -> None:
     long = SparkJob("long", 0, [SparkStage([1000] * 4), SparkStage([1000], [0])])
     short = SparkJob("short", 0, [SparkStage([500, 500])])
-    assert simulate([long, short], 2, "fifo") == [3.0, 2.5]  # beside the narrow last stage
-    assert simulate([long, short], 2, "fair") == [3.0, 1.0]
+    assert simulate([long, short], 2, "fifo") == [3.0, 3.0]  # beside the narrow last stage
+    assert simulate([long, short], 2, "fair") == [4.0, 1.0]
