@@ -32,7 +32,7 @@ from loadmaster.platform.bench.engines.spark_cluster import (
 from loadmaster.platform.bench.engines.spark_replay import PREDICTED, predict
 from loadmaster.platform.bench.measurements import Figure
 from loadmaster.platform.evaluation.statistics import paired_difference, summarise
-from loadmaster.platform.steering.jobs import Cadence, JobSteerer
+from loadmaster.platform.steering.jobs import Cadence, JobSteerer, Limits
 from loadmaster.platform.steering.loop import steer
 from loadmaster.platform.steering.recommenders import find_recommender
 from loadmaster.platform.steering.spark.build import build_jar
@@ -48,6 +48,7 @@ PROFILE_SEED = 900_000
 RECOMMENDERS = {"srpt-caps": "srpt-caps", "decima": "bundle:decima"}
 ARMS = ("fifo", "fair", *RECOMMENDERS)
 EVERY_S, PAUSE_S = 0.1, 0.2
+LIMITS = Limits(commands_per_minute=1200)  # five plans a second, and the jobs that they start
 
 
 @cache
@@ -114,7 +115,7 @@ def steering(recommender: str, settings: SparkSettings) -> Iterator[Connection]:
     stopped = threading.Event()
     with connect(settings, (), "act") as connection:
         found = find_recommender([recommender], SPEC.endpoint)
-        steerer = JobSteerer(found, "act", cadence=Cadence(pause_s=PAUSE_S))
+        steerer = JobSteerer(found, "act", LIMITS, Cadence(pause_s=PAUSE_S))
         thread = threading.Thread(
             target=steer,
             args=(connection, steerer, lambda result: None, EVERY_S, False, stopped),

@@ -146,7 +146,7 @@ class ServeDeployment:
         if document is None or view is None:
             raise SilentError(
                 "metrics",
-                f"{self.application}: no metrics of its requests; expected {patience_s:g} s of them",
+                f"{self.application}: no metrics of its requests for {patience_s:g} s",
             )
         if self._clock() - view.at_s > 3.0 * self.settings.interval_s + FIRST_STEP_S:
             age_s = self._clock() - view.at_s

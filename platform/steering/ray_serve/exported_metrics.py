@@ -37,7 +37,7 @@ class Sample(NamedTuple):
     name: str
     labels: Mapping[str, str]
     value: float
-    series: str  # name and labels as they are in the text
+    series: str  # name and labels as they are in the text, after the node's address
 
 
 @dataclass
@@ -45,13 +45,13 @@ class Readings:
     """What the nodes export about one deployment, at one time."""
 
     at_s: float
-    late: frozenset[str] = frozenset()  # nodes that did not answer at first, and do now
     arrivals: dict[str, float] = field(default_factory=dict)
     done: dict[str, float] = field(default_factory=dict)
     busy_s: dict[str, float] = field(default_factory=dict)  # sums of processing times
     buckets: dict[float, dict[str, float]] = field(default_factory=dict)  # by upper bound, s
     cpu_m: float | None = None  # sum over the replicas' processes
     memory_mib: float | None = None
+    nodes: frozenset[str] = frozenset()  # addresses of those that have answered
 
 
 def parse_samples(body: bytes) -> list[Sample]:
@@ -137,8 +137,8 @@ class NodeMetrics:
         self._deadline_s, self._clock, self._lock = deadline_s, clock, threading.Lock()
         self._clients: dict[str, Client] = {}
         self._at_s = 0.0
-        self._samples: dict[str, list[Sample]] = {}  # by address
-        self._awaited, self._late = set[str](), frozenset[str]()
+        self._samples: dict[str, list[Sample]] = {}  # by address of those that have answered
+        self._addresses: frozenset[str] = frozenset()  # of all that were asked
 
     def read(self, addresses: Sequence[str], application: str, deployment: str) -> Readings:
         """Read from `HOST:PORT` addresses.
@@ -148,12 +148,12 @@ class NodeMetrics:
         """
         with self._lock:
             now_s = self._clock()
-            if now_s - self._at_s > _REPEATED_S or self._samples.keys() != set(addresses):
+            if now_s - self._at_s > _REPEATED_S or self._addresses != set(addresses):
                 self._samples = self._fetch_all(addresses)
-                self._at_s = now_s
+                self._at_s, self._addresses = now_s, frozenset(addresses)
             samples = [one for known in self._samples.values() for one in known]
             found = readings_of(samples, application, deployment, self._at_s)
-            found.late = self._late
+            found.nodes = frozenset(self._samples)
             return found
 
     def _fetch_all(self, addresses: Sequence[str]) -> dict[str, list[Sample]]:
@@ -161,16 +161,13 @@ class NodeMetrics:
         faults = []
         for address in addresses:
             try:
-                found[address] = self._fetch(address)
+                samples = self._fetch(address)
             except ServiceError as fault:
                 faults.append(fault)
-                if address not in self._samples:
-                    self._awaited.add(address)
-                found[address] = self._samples.get(address, [])
+                if address in self._samples:
+                    found[address] = self._samples[address]
             else:
-                if address in self._awaited:
-                    self._awaited.remove(address)
-                    self._late |= {address}
+                found[address] = [one._replace(series=f"{address} {one.series}") for one in samples]
         if len(faults) == len(addresses):
             raise faults[0] if faults else ServiceError("no node exports metrics")
         return found

@@ -18,7 +18,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from loadmaster.platform.steering.ray_serve.exported_metrics import Readings, increase, quantile
+from loadmaster.platform.steering.ray_serve.exported_metrics import (
+    Readings,
+    Series,
+    increase,
+    quantile,
+)
 from loadmaster.platform.steering.ray_serve.settings import REPORTS_PER_STEP, DeploymentSettings
 
 MAX_REPORTS = 240
@@ -191,14 +196,20 @@ class History:
 def _changes(before: Readings | None, after: Readings | None) -> dict[str, Any]:
     if before is None or after is None or after.at_s <= before.at_s:
         return {}
-    if before.late != after.late:  # all that such a node has counted would be of this interval
-        return {}
+    added = after.nodes - before.nodes
+
+    def rise(past: Series, now: Series) -> float:
+        """Without nodes that are new here: what these have counted is not of this interval."""
+        if added:
+            now = {name: one for name, one in now.items() if name.partition(" ")[0] not in added}
+        return increase(past, now)
+
     return {
-        "requests": increase(before.arrivals, after.arrivals),
-        "done": increase(before.done, after.done),
-        "busy_s": increase(before.busy_s, after.busy_s),
+        "requests": rise(before.arrivals, after.arrivals),
+        "done": rise(before.done, after.done),
+        "busy_s": rise(before.busy_s, after.busy_s),
         "buckets": {
-            bound_s: increase(before.buckets.get(bound_s, {}), series)
+            bound_s: rise(before.buckets.get(bound_s, {}), series)
             for bound_s, series in after.buckets.items()
         },
         "cpu_m": after.cpu_m,

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from loadmaster.platform.steering.spark.plans import Plan, plan_of, state_of
 from loadmaster.platform.steering.spark.reports import EndedJob, Report
 
 _log = logging.getLogger("loadmaster.steer")
+
+WAIT_S = 0.05  # between looks for the first report
 
 
 class SparkSettings(Settings):
@@ -62,7 +65,9 @@ class SparkSettings(Settings):
         default=30, gt=0, description="Applications that are silent for so long are forgotten."
     )
     first_report_s: float = Field(
-        default=5, ge=0, description="Wait so long for the first report at the start."
+        default=8,  # drivers that got no reply try again after at most 5 s
+        ge=0,
+        description="Wait so long for the first report at the start.",
     )
     applications_max: int = Field(
         default=64, ge=1, description="Applications at a time; reports of others are refused."
@@ -110,7 +115,6 @@ class Applications:
         self._profile = {} if settings.profile is None else read_profile(settings.profile)
         self._lock = threading.Lock()
         self._known: dict[str, Application] = {}  # by Spark's id
-        self.arrived = threading.Event()  # a first report has come
 
     def receive(self, report: Report) -> dict[str, Any]:
         """Take a report; the reply for the driver."""
@@ -119,7 +123,6 @@ class Applications:
         if found is None:
             return {}
         found.receive(report, now_s)
-        self.arrived.set()
         if self.mode != "act":
             return {"plan": None}
         with found.lock:
@@ -187,6 +190,7 @@ class SparkEngine:
         self._started: frozenset[str] | None = None
         self._decision: Mapping[str, Any] | None = None
         self._decided_s = float("-inf")
+        self._told: set[str] = set()  # waiting jobs that a plan had
 
     def observe(self, now_s: float) -> Observation:
         known = self._known
@@ -217,6 +221,7 @@ class SparkEngine:
         known = self._known
         plan = plan_of(decision, known.limit_factor, known.may_idle)
         waiting = {job.id for job in self._report.jobs if not job.has_started}
+        self._told &= waiting
 
         def give() -> None:
             with known.lock:
@@ -225,14 +230,18 @@ class SparkEngine:
         with known.lock:
             is_same = known.plan is not None and known.plan.id == plan.id
             is_new = known.decided_s < self._decided_s
-        commands = [
-            Command(START, job, f"{job} may start", give)
-            for job in plan.jobs
-            if job in waiting and not is_same
-        ]
+        commands = list[Command]()
         if not is_same or is_new:
             text = f"plan {plan.line()}"
             commands.append(Command("plan", self.application, text, give, routine=is_same))
+        if not is_same:
+            # They have no effect beside the plan's: outcomes and comparisons refer to them. Each
+            # job has one, as the limit of commands would else put off plans where many wait.
+            commands += [
+                Command(START, job, f"{job} may start", partial(self._told.add, job))
+                for job in plan.jobs
+                if job in waiting - self._told
+            ]
         return commands
 
     def publish(self, observation: Observation, result: StepResult) -> None:
@@ -271,19 +280,35 @@ class Connection:
         self._is_first = True
 
     def __call__(self) -> list[SparkEngine]:
-        """The applications to step now. The first call waits for a report."""
+        """The applications to step now. The first call waits for one."""
+        found = self._chosen()
         if self._is_first:
             self._is_first = False
-            if not self.known.arrived.wait(self._settings.first_report_s):
-                where = f"spark.loadmaster.url={self.url}"
-                raise SilentError("engine", f"no application has reported yet; expected {where}")
+            end_s = time.monotonic() + self._settings.first_report_s
+            while not found:
+                if time.monotonic() >= end_s:
+                    raise SilentError("engine", self._missing())
+                time.sleep(WAIT_S)
+                found = self._chosen()
         ttl_s, clock = self._settings.ttl_s, self.known.clock
         self._engines = {
-            id(one): self._engines.get(id(one)) or SparkEngine(one, ttl_s, clock)
-            for one in self.known.listed()
-            if not self._names or one.name in self._names or one.report.application in self._names
+            id(one): self._engines.get(id(one)) or SparkEngine(one, ttl_s, clock) for one in found
         }
         return list(self._engines.values())
+
+    def _chosen(self) -> list[Application]:
+        return [
+            one
+            for one in self.known.listed()
+            if not self._names or one.name in self._names or one.report.application in self._names
+        ]
+
+    def _missing(self) -> str:
+        others = ", ".join(one.name for one in self.known.listed())
+        if others:
+            return f"{', '.join(self._names)} has not reported; expected one of: {others}"
+        where = f"spark.loadmaster.url={self.url}"
+        return f"no application has reported yet; expected {where}"
 
 
 @contextmanager

@@ -220,6 +220,33 @@ def test_decisions_are_requested_when_tasks_end_not_when_they_start() -> None:
     assert desk.decider.asked == 2
 
 
+def test_many_waiting_jobs_do_not_use_up_the_limit_of_commands() -> None:
+    desk = Desk()
+
+    class Rotating(Decider):
+        """Another order in each decision."""
+
+        def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
+            self.asked += 1
+            first = self.asked % len(state["jobs"])
+            given = [
+                {"job": one["id"], "stage": one["stages"][0]["id"], "executors": 1, "limit": 1}
+                for one in (*state["jobs"][first:], *state["jobs"][:first])
+            ]
+            return Recommendation({"assignments": given}, "in turn", "toy", f"d{self.asked}")
+
+    desk.steerer = JobSteerer(Rotating(), "act")
+    jobs, started = [job(number, stage(number)) for number in range(40)], 0
+    for number in range(200):
+        jobs[0]["stages"][0]["finished"] = number % 4
+        desk.report(report(*jobs, sequence=number))
+        (result,) = desk.step()
+        assert not result.messages
+        started += sum("may start" in command for command in result.commands)
+        desk.clock.now_s += 0.5
+    assert started == 40
+
+
 def test_a_rule_of_the_endpoint_puts_the_short_job_first() -> None:
     desk = Desk()
     desk.steerer = JobSteerer(find_recommender(["srpt-caps"], SPEC.endpoint), "act")
@@ -271,6 +298,14 @@ def test_no_report_at_the_start_is_a_silent_engine() -> None:
             connection()
         assert connection.url in str(fault.value)
         assert connection() == []
+
+
+def test_an_application_that_is_named_and_missing_is_a_silent_engine() -> None:
+    with connect(SparkSettings(port=0, first_report_s=0), ("shop2",), "watch") as connection:
+        post(connection.url, two_jobs())
+        with pytest.raises(SilentError) as fault:
+            connection()
+        assert str(fault.value) == "shop2 has not reported; expected one of: shop"
 
 
 def test_bad_settings(tmp_path: Path) -> None:
