@@ -13,6 +13,7 @@ from loadmaster.platform.steering.core import (
     Memory,
     Plan,
     Recommendation,
+    RefusedError,
     SilentError,
     Steerer,
     StepResult,
@@ -158,6 +159,18 @@ def test_rival_is_refused_only_where_it_would_act() -> None:
     assert (degraded.result, degraded.degraded, cluster.acted) == ("refused", True, [])
     assert (quiet.result, quiet.degraded) == ("dry-run", False)
     assert any("an HPA" in text for text in quiet.messages)
+
+
+def test_action_that_raises_a_refusal_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(target: Target, plan: Plan) -> Action:
+        raise RefusedError("409: not now")
+
+    cluster = Cluster()
+    monkeypatch.setattr(cluster, "act", refuse)
+    result = Steerer(Fixed(replicas=6, cpu_m=600), mode="act").step(cluster, 0.0)
+    assert (result.result, result.silent, result.degraded) == ("refused", None, True)
+    assert "409: not now" in result.messages
+    assert cluster.memory["decisionId"] is None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 0, -1, None, "3", True])

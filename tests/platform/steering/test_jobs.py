@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from loadmaster.envs.errors import InputError
+from loadmaster.envs.settings import build_settings
 from loadmaster.platform.steering.core import (
     Mode,
     Recommendation,
@@ -150,6 +152,29 @@ def test_silent_service_leaves_the_last_decision_for_a_time_only() -> None:
     assert (late.silent, late.commands, queue.running) == ("recommender", (), [])
 
 
+def test_silence_lasts_until_the_next_answer() -> None:
+    queue, decider = Queue("a", "b"), Decider(start=["a"])
+    steerer = JobSteerer(decider, "act", cadence=Cadence(refresh_s=10, stale_s=45))
+    steerer.step(queue, 0.0)
+    queue.waiting.append("c")
+    decider.decision = None
+    steerer.step(queue, 20.0)
+    for now_s in (20.2, 60.0):  # not asked again yet; and the last decision is stale
+        result = steerer.step(queue, now_s)
+        assert (result.result, result.silent) == ("silent", "recommender")
+    decider.decision = {"start": ["b"]}
+    assert steerer.step(queue, 60.1).degraded
+    assert steerer.step(queue, 75.0).result == "acted"
+    decider.decision = None
+    queue.waiting, queue.running = [], []
+    assert steerer.step(queue, 76.0).result == "unchanged"  # there is nothing to decide
+
+
+def test_decision_has_to_outlast_the_requests() -> None:
+    with pytest.raises(InputError, match="refresh_s"):
+        build_settings(Cadence, {"refresh_s": 60})
+
+
 def test_refused_command_is_tried_again_later_and_others_go_on() -> None:
     queue, decider = Queue("a", "b"), Decider(start=["a", "b"])
     queue.refuses = {"a"}
@@ -185,7 +210,7 @@ def test_engine_that_turns_silent_ends_the_step() -> None:
     queue = Queue("a", "b")
     queue.silent = {"a"}
     result = JobSteerer(Decider(start=["a", "b"]), "act").step(queue, 0.0)
-    assert (result.result, queue.running) == ("silent", [])
+    assert (result.result, result.silent, queue.running) == ("silent", "engine", [])
     queue.silent = {"observe"}
     assert JobSteerer(Decider(start=["a"]), "act").step(queue, 1.0).silent == "engine"
 

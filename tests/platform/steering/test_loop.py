@@ -75,11 +75,21 @@ def test_fault_of_one_application_does_not_stop_the_others() -> None:
     assert [one.result for one in rounds.results] == ["silent", "acted"]
 
 
-@pytest.mark.parametrize("fault", [SilentError("engine", "no list"), InputError("none")])
+@pytest.mark.parametrize(
+    "fault", [SilentError("engine", "no list"), InputError("none"), KeyError("bug")]
+)
 def test_list_that_fails_later_is_reported(fault: Exception) -> None:
     rounds = Rounds([Cluster()], fault)
     assert rounds.run(0.01)
     assert rounds.results[-1].degraded
+
+
+def test_clock_that_is_set_back_is_not_waited_for() -> None:
+    cluster, times = Cluster(), iter([5000.0, 5000.0])
+    rounds = Rounds([cluster], [cluster], [cluster])
+    results, clock = rounds.results, lambda: next(times, 10.0)
+    steer(rounds.applications, STEERER, results.append, 0.01, True, rounds.stopped, clock)
+    assert len(results) == 3
 
 
 def test_degradation_is_that_of_the_last_round() -> None:

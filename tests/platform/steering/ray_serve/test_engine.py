@@ -1,5 +1,6 @@
 """The external scaler against Serve's REST API: modes, requests, refusals, silence, bad input."""
 
+import threading
 from contextlib import ExitStack
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.steering.core import Recommendation, SilentError, Steerer
+from loadmaster.platform.steering.loop import steer
 from loadmaster.platform.steering.ray_serve import engine
 from loadmaster.platform.steering.ray_serve.dashboard import Dashboard
 from loadmaster.platform.steering.ray_serve.engine import RayServeSettings, Sampler, connect
@@ -173,6 +175,24 @@ def test_all_deployments_that_permit_it(stand):
     one.dashboard.external = False
     with pytest.raises(InputError):
         one.sampler.deployments(())
+
+
+def test_deleted_deployment_does_not_stop_the_others(stand, monkeypatch):
+    one = stand()
+    one.sample(5)
+    monkeypatch.setattr(one.sampler, "_known", dict(one.sampler._known))
+    one.sampler._known["gone/Model"] = engine.ServeDeployment(
+        "gone/Model", one.sampler._settings, one.sampler._dashboard, one.clock
+    )
+    results = []
+    assert steer(
+        lambda: one.sampler.deployments(["gone/Model", NAME]),
+        one.steerer, results.append, None, False, threading.Event(),
+    )  # fmt: skip
+    assert [(found.application, found.result) for found in results] == [
+        ("gone/Model", "invalid"), (NAME, "acted"),
+    ]  # fmt: skip
+    one.sampler.sample()
 
 
 @pytest.mark.parametrize("name", ["shop/Modell", "shopp/Model"])

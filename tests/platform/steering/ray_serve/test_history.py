@@ -158,6 +158,34 @@ def test_samples_of_other_deployments_and_damaged_lines_are_left_out():
     assert not readings_of(parse_samples(text.encode()), "shop", "Other", 1.0).arrivals
 
 
+def test_node_that_answers_late_or_returns_counts_from_then_on():
+    clock = Clock()
+    metrics = NodeMetrics(clock=clock)
+    history = History("shop/Model", DeploymentSettings())
+    nodes = [Nodes(arrivals=1e6, done={"a": 1e6}), Nodes(arrivals=2e6, done={"b": 2e6})]
+    down = [False, True]
+
+    def respond(place):
+        return lambda *_: (503 if down[place] else 200, nodes[place].text().encode())
+
+    def interval(addresses):
+        for one in nodes:
+            one.arrivals += 5.0
+            one.done = {name: done + 5.0 for name, done in one.done.items()}
+        history.add(view(clock.now_s), metrics.read(addresses, "shop", "Model"))
+        clock.now_s += 15.0
+
+    with http_server(respond(0)) as (first, _), http_server(respond(1)) as (second, _):
+        both = [one.removeprefix("http://") for one in (first, second)]
+        interval(both)
+        down[1] = False
+        for addresses in (both, both, both[:1], both, both):
+            interval(addresses)
+    reports = history.document(clock.now_s)["reports"]
+    assert reports["requests"] == [5.0, 10.0, 5.0, 5.0, 10.0]
+    assert reports["used_cpu_m"] == pytest.approx([200 * one / 15 for one in reports["requests"]])
+
+
 def test_silent_node_keeps_its_counters():
     clock, nodes = Clock(), Nodes(arrivals=7.0)
     metrics = NodeMetrics(clock=clock)
