@@ -131,6 +131,8 @@ class Decider:
             self._note("feedback")
 
     def _readings(self) -> Readings | None:
+        if self.settings.load_metric is not None:
+            return None  # Serve's counters are of its router, which requests pass by
         try:
             addresses = self.settings.metrics
             found = self._metrics.read(

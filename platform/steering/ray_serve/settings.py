@@ -114,7 +114,7 @@ class PolicySettings(DeploymentSettings):
     load_metric: str | None = Field(
         default=None,
         description="A metric of record_autoscaling_stats that counts as the ongoing requests, of "
-        "deployments that requests reach past Serve's router.",
+        "deployments that requests reach past Serve's router. Decisions then need request_s.",
     )
     metrics: tuple[str, ...] | None = Field(
         default=None,

@@ -20,6 +20,7 @@ from loadmaster.platform.steering.ray_serve.policy import (
     autoscaling_policy,
 )
 from loadmaster.platform.steering.ray_serve.settings import PolicySettings
+from loadmaster.serving.replicas.autoscaling import GATEWAY_TARGET, LOAD, autoscaling_options
 from loadmaster.serving.systems.aware.schema import AwareState
 from tests.platform.steering.ray_serve.fakes import Clock, Nodes, context, decision, http_server
 
@@ -193,6 +194,21 @@ def test_load_metric_takes_the_place_of_ongoing_requests(stand):
     loads = {"load": {"r0": 3.0, "r1": 4.0}}
     assert one.policy(context(metrics=loads, ongoing=0.0))[0] == 3.5
     assert one.policy(context(ongoing=99.0, replicas=2))[0] == 2.0  # not reported yet
+
+
+def test_own_gateways_and_workers_may_have_the_policy(stand):
+    """Settings of `loadmaster serve` name it in `autoscaling`; Serve does not see the requests."""
+    from ray.serve.config import AutoscalingConfig
+
+    policy = autoscaling_policy(mode="act", load_metric=LOAD, request_s=0.01)
+    given = {"min_replicas": 1, "max_replicas": 8, "policy": policy}
+    config = AutoscalingConfig(**autoscaling_options(given, GATEWAY_TARGET))
+    assert config.policy.policy_function == POLICY
+    assert config.target_ongoing_requests == GATEWAY_TARGET
+    one = stand(load_metric=LOAD, request_s=0.01)
+    assert one.steps(metrics={LOAD: {"r0": 0.5, "r1": 1.0}}) == 5.0
+    reports = one.decides()[0].body["state"]["reports"]
+    assert reports["requests"][-1] == pytest.approx(1.5 / 0.01 * STEP_S / 4)
 
 
 def test_restart_begins_anew_and_decides_again(stand):
