@@ -95,7 +95,7 @@ class Decider:
         """Report the outcome of the last decision, then request the next one."""
         document = self.history.document(self._clock())
         if document is None:
-            self._note("state", "no metrics of requests yet")
+            self._note("state", "no metrics of requests")
             return
         self._note("state")
         self._report_outcome()

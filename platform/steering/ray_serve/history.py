@@ -111,14 +111,18 @@ class History:
         return self._last[0] if self._last else None
 
     def document(self, now_s: float) -> dict[str, Any] | None:
-        """The state for a decision now; None before the first control step is complete."""
+        """The state for a decision now.
+
+        None before the first control step is complete, and where nothing is known of the newest
+        one: without metrics the load would seem to be none.
+        """
         intervals = list(self._intervals)
         view = self.last
-        steps = [_step(part, self._settings) for part in _by_step(intervals)]
+        steps = _without_gaps([_step(part, self._settings) for part in _by_step(intervals)])
         if view is None or not steps:
             return None
         rows = [self._report(one) for one in intervals]
-        if all(row["requests"] is None for row in rows):
+        if all(row["requests"] is None for row in rows[-REPORTS_PER_STEP:]):
             return None
         scale = self._settings.scale
         size = self._size(intervals[-1].slots)
@@ -228,14 +232,32 @@ def _by_step(intervals: Sequence[Interval]) -> list[Sequence[Interval]]:
 
 
 def _step(part: Iterable[Interval], settings: DeploymentSettings) -> dict[str, Any]:
+    """A control step. Intervals without metrics count as the others; without any, None."""
     part = list(part)
-    requests = sum(one.requests or 0.0 for one in part)
+    known = [one for one in part if one.requests is not None]
+    requests = sum(one.requests or 0.0 for one in known)
+    if known:
+        requests *= sum(one.seconds for one in part) / sum(one.seconds for one in known)
     p99_s = _p99_s(part, requests, settings)
     return {
-        "requests": settings.parts * requests,
+        "requests": settings.parts * requests if known else None,
         "p99_s": None if p99_s is None else settings.latency_scale * p99_s,
         "restarts": float(sum(one.gone for one in part)),
     }
+
+
+def _without_gaps(steps: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Steps of which no requests are known have those of the step before, else of the next one.
+
+    Their p99 stays None: beside requests the endpoint takes it as unknown.
+    """
+    for order in (steps, steps[::-1]):
+        last = None
+        for one in order:
+            if one["requests"] is None:
+                one["requests"] = last
+            last = one["requests"]
+    return steps
 
 
 def _p99_s(part: Sequence[Interval], requests: float, settings: DeploymentSettings) -> float | None:

@@ -116,6 +116,24 @@ def test_silent_metrics_leave_a_row_without_values():
     assert reports.pods[-1] == 2.0
 
 
+def test_no_state_once_metrics_are_silent_for_a_step_and_no_load_of_zero_after():
+    history, now_s = filled(intervals=8)
+    nodes = Nodes(arrivals=1e3, done={"a": 1e3})
+    for number in range(1, 5):
+        history.add(view(now_s + 15.0 * number), None)
+        document = history.document(now_s + 15.0 * number)
+        assert (document is None) == (number == 4)
+        if document is not None:
+            AwareState.model_validate(document)
+            assert document["steps"]["requests"][-1] == pytest.approx(48.0)
+    for number in range(5, 10):
+        history.add(view(now_s + 15.0 * number), readings(nodes, now_s + 15.0 * number))
+        nodes.arrivals += 24.0
+    steps = history.document(now_s + 135.0)["steps"]  # 2 full, 1 silent with 1 of the others, 1
+    assert min(steps["requests"]) == pytest.approx(48.0)
+    assert steps["requests"][-1] == pytest.approx(96.0)
+
+
 def test_replicas_that_end_without_a_lower_target_are_restarts():
     history = History("shop/Model", DeploymentSettings())
     nodes = Nodes(done={"a": 0.0})

@@ -168,6 +168,15 @@ def test_metrics_down_leaves_the_rule(stand):
     assert not one.decides()
 
 
+def test_metrics_that_fall_silent_leave_the_rule(stand):
+    one = stand(answers=decision(5))
+    assert one.steps(2, ongoing=6.0) == 5.0
+    decided = len(one.decides())
+    one.nodes.text = None  # its server fails
+    assert one.steps(3, ongoing=6.0) == 3.0
+    assert len(one.decides()) <= decided + 1  # while a part of the newest step was known
+
+
 def test_requests_by_littles_law_without_metrics(stand):
     one = stand(metrics=["127.0.0.1:1"], request_s=0.5)
     assert one.steps(ongoing=6.0, queued=2.0) == 5.0
