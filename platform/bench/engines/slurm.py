@@ -1,5 +1,8 @@
 """Completion of GPU jobs on a real Slurm: its FIFO with backfill, a rule, and DAS, on equal jobs.
 
+`slurm-fifo` has nodes of equal weight, which is the default; `slurm-fifo-weights` fills those with
+fast GPUs first, by node weights.
+
 Each arm has a cluster of its own on this machine; jobs sleep for as long as their work takes on the
 slowest GPU that they got. Arms run at the same time, so that load on the machine affects all alike.
 PACE seconds of the policies take one second here: `PacedSlurm` multiplies the times of Slurm's
@@ -11,7 +14,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -50,9 +53,10 @@ LONGEST_S = 3600.0  # of a job, at the speed of a V100
 GRACE_S = 60
 EVERY_S = 0.4
 FIRST_SEED = 880_000
-FIFO, RULE, POLICY = ARMS = ("slurm-fifo", "las-fastest", "das")
+FIFO, WEIGHTS, RULE, POLICY = ARMS = ("slurm-fifo", "slurm-fifo-weights", "las-fastest", "das")
+OWN = FIFO, WEIGHTS  # Slurm's order, with backfill
 RECOMMENDERS = {RULE: RULE, POLICY: "bundle:das"}
-SIMULATED_FIFO = "fifo-first-fit"  # Slurm's order, with backfill
+SIMULATED = {FIFO: "fifo-first-fit", WEIGHTS: "fifo-fastest", RULE: RULE}
 AT_ONCE = 5  # repeats; each takes 15% of a core
 
 # A job sleeps as long as its work takes on the slowest of its machines, the last in its list.
@@ -157,15 +161,19 @@ def measure(
 
 def run_arm(case: Case, arm: str) -> list[dict[str, Any]]:
     """Submit the jobs at their times to a cluster of this arm; a row for each job."""
-    machines = [Machine(kind.lower(), GPUS) for kind in TYPES]
+    weighted = arm == WEIGHTS
+    machines = [
+        Machine(kind.lower(), GPUS, 1 + place if weighted else 1)
+        for place, kind in enumerate(TYPES)
+    ]
     with (
-        slurm_cluster(machines, steered=arm != FIFO, grace_s=GRACE_S) as cluster,
+        slurm_cluster(machines, steered=arm not in OWN, grace_s=GRACE_S) as cluster,
         ExitStack() as stack,
     ):
         slurm = PacedSlurm(30.0, cluster.environment)
         slurm.origin_s = began_s = time.time()
         steps: dict[str, int] = {"degraded": 0, "steps": 0}
-        if arm != FIFO:
+        if arm not in OWN:
             stopped = threading.Event()
             thread = threading.Thread(target=_steer, args=(slurm, arm, stopped, steps))
             thread.start()
@@ -237,18 +245,19 @@ def _steer(slurm: PacedSlurm, arm: str, stopped: threading.Event, steps: dict[st
 def compare(cases: Sequence[Case], rows: pd.DataFrame) -> pd.DataFrame:
     """Measured and simulated mean completion by repeat and arm."""
     policy = DasPolicy.load(pretrained_folder() / POLICY)
-    simulate: Mapping[str, Callable[[Case], EpisodeResult]] = {
-        FIFO: lambda case: run_episode(SIMULATED_FIFO, case.settings, case.seed, case.workload),
-        RULE: lambda case: run_episode(RULE, case.settings, case.seed, case.workload),
-        POLICY: lambda case: policy.run(case.settings, case.seed, case.workload),
-    }
+
+    def simulate(arm: str, case: Case) -> EpisodeResult:
+        if arm == POLICY:
+            return policy.run(case.settings, case.seed, case.workload)
+        return run_episode(SIMULATED[arm], case.settings, case.seed, case.workload)
+
     by_run = [rows.load, rows.seed, rows.arm]
     completion_s = (rows.end_s - rows.submit_s).groupby(by_run).mean()
     running_s = (rows.end_s - rows.start_s).groupby(by_run).mean()
     found = list[dict[str, Any]]()
     for case in cases:
         for arm in ARMS:
-            result = simulate[arm](case)
+            result = simulate(arm, case)
             found.append(
                 {
                     "load": case.load, "seed": case.seed, "arm": arm,
@@ -267,21 +276,17 @@ def figures(name: str, table: pd.DataFrame) -> Iterator[Figure]:
         arm: (rows.completion_s.to_numpy(), rows.simulated_completion_s.to_numpy())
         for arm, rows in table.groupby("arm", sort=False)
     }
-    own, _ = by_arm[FIFO]
     for arm, (values, simulated) in by_arm.items():
         yield Figure(
-            f"{name}/{arm}/completion_s", float(values.mean()), "s",
-            peer=None if arm == FIFO else float(own.mean()), peer_name=FIFO, higher_is_better=False,
-        )  # fmt: skip
-        if arm != FIFO:
-            change = paired_difference(values, own)
-            interval = change.percent_interval
-            for part, value in (
-                ("", change.percent),
-                ("/low", interval.low),
-                ("/high", interval.high),
-            ):
-                difference = f"{name}/{arm}/difference{part}_percent"
-                yield Figure(difference, value, "%", higher_is_better=False)
+            f"{name}/{arm}/completion_s", float(values.mean()), "s", higher_is_better=False
+        )
         error = 100 * float(simulated.mean() / values.mean() - 1)
         yield Figure(f"{name}/{arm}/simulation_error_percent", error, "%")
+        for own in OWN if arm not in OWN else ():
+            change = paired_difference(values, by_arm[own][0])
+            interval = change.percent_interval
+            for part, value in (
+                ("percent", change.percent), ("low", interval.low), ("high", interval.high)
+            ):  # fmt: skip
+                difference = f"{name}/{arm}-against-{own}/{part}"
+                yield Figure(difference, value, "%", higher_is_better=False)

@@ -82,6 +82,7 @@ class Machine:
 
     gpu: str
     gpus: int = 4
+    weight: int = 1  # Slurm fills nodes of low weight first
 
 
 DEFAULT_MACHINES = (Machine("v100"), Machine("p100"), Machine("t4"))
@@ -216,7 +217,7 @@ def _write_files(
         kinds = f"gpu:{machine.gpu}:{machine.gpus},shard:{machine.gpus * SHARDS}"
         nodes.append(
             f"NodeName=n{place} NodeHostname={host} NodeAddr=127.0.0.1 Port={port + place} "
-            f"Gres={kinds}"
+            f"Gres={kinds} Weight={machine.weight}"
         )
         gres.append(
             f"NodeName=n{place} Name=gpu Type={machine.gpu} File={device}[0-{machine.gpus - 1}]"

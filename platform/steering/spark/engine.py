@@ -16,7 +16,7 @@ from pydantic import Field
 
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
-from loadmaster.platform.steering.core import Mode, SilentError, StepResult
+from loadmaster.platform.steering.core import Mode, RefusedError, SilentError, StepResult
 from loadmaster.platform.steering.jobs import START, Command, Observation
 from loadmaster.platform.steering.registry import EngineSpec
 from loadmaster.platform.steering.spark.durations import TaskDurations, read_profile
@@ -27,6 +27,7 @@ from loadmaster.platform.steering.spark.reports import EndedJob, Report
 _log = logging.getLogger("loadmaster.steer")
 
 WAIT_S = 0.05  # between looks for the first report
+ONLY_REPORTS = "the driver only reports: its master is not one of Loadmaster's"
 
 
 class SparkSettings(Settings):
@@ -202,7 +203,7 @@ class SparkEngine:
             known.ended.clear()
             state, notes = state_of(report, waited_s, known.durations, known.may_idle)
         if not report.acts:
-            notes = (*notes, "the driver only reports: its master is not one of Loadmaster's")
+            notes = (*notes, ONLY_REPORTS)
         started = frozenset(job.id for job in report.jobs if job.has_started)
         before, self._started = self._started, started
         return Observation(
@@ -224,8 +225,13 @@ class SparkEngine:
         self._told &= waiting
 
         def give() -> None:
+            self._require_scheduler()
             with known.lock:
                 known.plan, known.decided_s = plan, self._decided_s
+
+        def tell(job: str) -> None:
+            self._require_scheduler()
+            self._told.add(job)
 
         with known.lock:
             is_same = known.plan is not None and known.plan.id == plan.id
@@ -238,11 +244,15 @@ class SparkEngine:
             # They have no effect beside the plan's: outcomes and comparisons refer to them. Each
             # job has one, as the limit of commands would else put off plans where many wait.
             commands += [
-                Command(START, job, f"{job} may start", partial(self._told.add, job))
+                Command(START, job, f"{job} may start", partial(tell, job))
                 for job in plan.jobs
                 if job in waiting - self._told
             ]
         return commands
+
+    def _require_scheduler(self) -> None:
+        if not self._report.acts:
+            raise RefusedError(ONLY_REPORTS)
 
     def publish(self, observation: Observation, result: StepResult) -> None:
         """Keep the reason, which goes to the driver's log with the plan."""

@@ -184,6 +184,16 @@ def test_a_driver_that_only_reports_gets_a_note() -> None:
     assert any("only reports" in message for message in desk.step()[0].messages)
 
 
+def test_a_driver_that_only_reports_refuses_plans() -> None:
+    desk = Desk()
+    desk.report(two_jobs(acts=False))
+    assert desk.step()[0].result == "refused"
+    ended = {"id": "job-1", "succeeded": True, "completion_ms": 1500.0, "work_ms": 600.0}
+    assert desk.report(report(sequence=2, acts=False, ended=[ended])) == {}
+    desk.step()
+    assert not desk.decider.feedbacks  # no decision was carried out
+
+
 def test_outcomes_are_sent_once_for_jobs_that_a_decision_started() -> None:
     desk = Desk()
     desk.report(two_jobs())

@@ -1,0 +1,266 @@
+"""GPU pods as an engine of jobs: decisions of DAS's endpoint as entries of the extender's table."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
+from typing import Any
+
+from loadmaster.envs.errors import InputError
+from loadmaster.platform.steering.core import Mode, RefusedError, SilentError, StepResult
+from loadmaster.platform.steering.jobs import START, Command, Observation
+from loadmaster.platform.steering.kubernetes.access import find_access
+from loadmaster.platform.steering.kubernetes.client import (
+    NOT_FOUND,
+    STRATEGIC,
+    ApiError,
+    KubernetesClient,
+    path_of,
+)
+from loadmaster.platform.steering.kubernetes_gpu.extender import DecisionTable, extender_server
+from loadmaster.platform.steering.kubernetes_gpu.records import (
+    SUCCEEDED,
+    GpuPod,
+    parse_cluster,
+    parse_pod,
+)
+from loadmaster.platform.steering.kubernetes_gpu.settings import GpuClusterSettings
+from loadmaster.platform.steering.kubernetes_gpu.state import ClusterState, cluster_state
+from loadmaster.platform.steering.registry import EngineSpec
+
+EVENT, PLACING = "event", "placing"  # values of `ask`
+TRIES = 3  # starts of a pod that are not bound, after which it is left to the scheduler
+ENDED_MAX = 100_000  # jobs whose end was seen
+TRIED = "loadmaster.dev/tried"  # annotation; a pod that changes is tried again by kube-scheduler
+
+
+class GpuClusterEngine:
+    """Pods and nodes with GPUs of one cluster.
+
+    What it knows between steps may be lost: pods are then held back until the next decision, and
+    no longer than their entries in `table` last.
+    """
+
+    def __init__(
+        self,
+        client: KubernetesClient,
+        settings: GpuClusterSettings,
+        table: DecisionTable,
+        since_s: float | None = None,
+    ) -> None:
+        self.application = settings.cluster
+        self._client, self._settings, self._table = client, settings, table
+        self._since_s = time.time() if since_s is None else since_s
+        self._state = ClusterState()
+        self._pods: dict[str, GpuPod] = {}  # by uid
+        self._ranks: dict[str, Any] = {}
+        self._owners: dict[str, tuple[int, float]] = {}  # ended jobs, sum of log(1 + minutes)
+        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._ran: frozenset[str] | None = None  # jobs that ran in the last step
+        self._started: set[str] = set()  # pods that were started, and not bound yet
+        self._failures: dict[str, int] = {}  # starts that were not bound, by pod
+        self._replanned_s = float("-inf")
+        self._ask = EVENT
+
+    def observe(self, now_s: float) -> Observation:
+        own = self._settings
+        try:
+            pods = self._client.list(path_of("v1", None, "pods"))
+            nodes = self._client.list(path_of("v1", None, "nodes"))
+        except ApiError as fault:
+            raise SilentError("engine", f"API server: {fault.status}: {fault}") from None
+        cluster = parse_cluster(pods, nodes, own)
+        if not cluster.nodes:
+            raise InputError(f"{self.application} has no node with GPUs; expected {own.resource}")
+        self._pods = {pod.uid: pod for pod in cluster.pods}
+        placed = self._table.placed()
+        self._note_failures(placed)
+        dropped = {uid for uid, count in self._failures.items() if count >= TRIES}
+        self._state = state = cluster_state(cluster, own, placed, dropped, now_s)
+        bound = frozenset(
+            pod.job for pod in cluster.pods if pod.node and not pod.ended and pod.uid not in dropped
+        )
+        started = bound - self._ran if self._ran is not None else frozenset()
+        self._ran = bound
+        outcomes, upkeep = self._outcomes(cluster.pods), self._upkeep()
+        if state.document is None:
+            return Observation(None, None, upkeep, outcomes, started, state.notes)
+        if now_s >= self._replanned_s + own.replan_s:
+            self._ask, self._replanned_s = EVENT, now_s
+        document = {**state.document, "ask": self._ask, "users": self._statistics()}
+        present = {record["id"] for record in document["jobs"]}
+        document["ranks"] = {name: rank for name, rank in self._ranks.items() if name in present}
+        digest = (
+            self._ask,
+            tuple(state.running.items()),
+            tuple((name, len(waiting)) for name, waiting in state.waiting.items()),
+            tuple((one["name"], one["gpus"], one["cpus"]) for one in document["machines"]),
+        )
+        return Observation(document, digest, upkeep, outcomes, started, state.notes)
+
+    def _note_failures(self, placed: Mapping[str, str]) -> None:
+        """Count starts that have expired. Without `order` pods need not have been tried at all."""
+        waiting = {uid for uid, pod in self._pods.items() if not pod.node and not pod.ended}
+        for uid in self._started - placed.keys():
+            if uid in waiting and self._settings.order:
+                self._failures[uid] = self._failures.get(uid, 0) + 1
+        self._started &= placed.keys()
+        self._failures = {uid: n for uid, n in self._failures.items() if uid in waiting}
+
+    def _upkeep(self) -> list[Command]:
+        """Hold new pods where nothing waits or runs; let pods be tried that are no longer held."""
+        if not self._settings.order:
+            return []
+        found = list[Command]()
+        if self._state.document is None and self._table.needs_renewal({}):
+            found.append(self._renewal({}))
+        held = self._table.held()
+        self._table.forget(
+            uid for uid in held if uid not in self._pods or self._pods[uid].node != ""
+        )
+        for uid in self._table.passed_over():
+            pod = self._pods.get(uid)
+            if pod is not None and uid not in self._started:
+                run = partial(self._try_again, [pod])
+                found.append(Command("retry", uid, f"try {pod.name} again", run, routine=True))
+        return found
+
+    def commands(self, observation: Observation, decision: Mapping[str, Any]) -> Sequence[Command]:
+        """Waits first, since a limit of commands must not let them expire, then starts."""
+        state = self._state
+        self._ranks = dict(decision.get("ranks") or {})
+        # Pods cannot be stopped and started again: what needs a stop is placed in the next step.
+        starts = {} if decision["stop"] else {one["job"]: one for one in decision["start"]}
+        if self._ask == EVENT:
+            self._ask = PLACING  # from the next step on, with the new ranks
+        waits = {pod.uid: "waits" for pods in state.waiting.values() for pod in pods}
+        waits |= {pod.uid: f"waits for {pod.size} pods" for pod in state.incomplete}
+        found = list[Command]()
+        if self._table.needs_renewal(waits):
+            found.append(self._renewal(waits))
+        for name, start in starts.items():
+            pods = state.waiting.get(name)
+            places = [
+                (state.nodes.get(str(one["machine"]), ""), int(one["instances"]))
+                for one in start["placements"]
+            ]
+            nodes = [node for node, count in places for _ in range(count)]
+            if pods is None or len(pods) != len(nodes) or not all(nodes):
+                continue  # bound, gone or changed since the decision
+            text = ", ".join(f"{node} x{count}" for node, count in places)
+            run = partial(self._start, dict(zip(pods, nodes, strict=True)))
+            found.append(Command(START, name, f"start {name} on {text}", run))
+        return found
+
+    def _renewal(self, waits: Mapping[str, str]) -> Command:
+        run = partial(self._table.renew, waits)
+        return Command("wait", "*", f"{len(waits)} pods wait", run, routine=True)
+
+    def _start(self, nodes: Mapping[GpuPod, str]) -> None:
+        """Publish the nodes of all pods of a job, then let kube-scheduler try them."""
+        uids = {pod.uid: node for pod, node in nodes.items()}
+        self._table.start(uids)
+        if self._settings.order:
+            try:
+                self._try_again(nodes)
+            except (RefusedError, SilentError):
+                self._table.withdraw(uids)
+                raise
+        self._started |= uids.keys()
+
+    def _try_again(self, pods: Iterable[GpuPod]) -> None:
+        """Change an annotation: kube-scheduler tries a pod that it could not place only after an
+        event, or minutes later."""
+        body = {"metadata": {"annotations": {TRIED: f"{time.time():.3f}"}}}
+        for pod in pods:
+            try:
+                self._client.patch(path_of("v1", pod.namespace, "pods", pod.name), body, STRATEGIC)
+            except ApiError as fault:
+                if fault.status != NOT_FOUND or len(self._pods) == 0:
+                    raise RefusedError(f"{pod.name}: {fault.status}: {fault}") from None
+            self._table.forget([pod.uid])
+
+    def release(self) -> None:
+        """Leave all pods to kube-scheduler, and let it try those at once that were held back."""
+        self._table.clear()
+        held = self._table.held()
+        for pod in [pod for uid, pod in self._pods.items() if uid in held and not pod.node]:
+            try:
+                self._try_again([pod])
+            except RefusedError:
+                continue
+            except SilentError:
+                return  # kube-scheduler tries them by itself, later
+
+    def _outcomes(self, pods: Sequence[GpuPod]) -> list[tuple[str, dict[str, Any]]]:
+        """Jobs whose pods have all succeeded since the last step."""
+        jobs: dict[str, list[GpuPod]] = defaultdict(list)
+        for pod in pods:
+            jobs[pod.job].append(pod)
+        found = list[tuple[str, dict[str, Any]]]()
+        for name, members in jobs.items():
+            last = max(members, key=lambda one: one.ended_s)
+            done = all(pod.phase == SUCCEEDED for pod in members)
+            if not done or last.ended_s < self._since_s or (name, last.uid) in self._ended:
+                continue
+            self._ended[name, last.uid] = None
+            if len(self._ended) > ENDED_MAX:
+                self._ended.popitem(last=False)
+            completion_s = max(last.ended_s - min(pod.created_s for pod in members), 0.0)
+            run_s = max(last.ended_s - min(pod.started_s for pod in members), 0.0)
+            found.append((name, {"job": name, "completion_s": completion_s, "run_s": run_s}))
+            count, total = self._owners.get(last.owner, (0, 0.0))
+            self._owners[last.owner] = count + 1, total + math.log1p(run_s / 60)
+        return found
+
+    def _statistics(self) -> dict[str, Any]:
+        return {
+            owner: {"jobs": count, "mean_log_minutes": total / count}
+            for owner, (count, total) in self._owners.items()
+        }
+
+    def publish(self, observation: Observation, result: StepResult) -> None:
+        """Keep the reason for the next answers, which are in the events of pods that wait."""
+        self._table.reason = " ".join(f"{result.source}: {result.reason}".split())
+
+
+@contextmanager
+def connect(
+    settings: GpuClusterSettings, names: Sequence[str], mode: Mode
+) -> Iterator[Callable[[], list[GpuClusterEngine]]]:
+    """Serve the extender, and yield a function that lists the cluster."""
+    if len(names) > 1:
+        raise InputError(f"{len(names)} clusters are named; expected one, that of the kubeconfig")
+    if names:
+        settings = settings.model_copy(update={"cluster": names[0]})
+    client = KubernetesClient(
+        find_access(settings.kubeconfig, settings.context), settings.timeout_s
+    )
+
+    def holds(record: Mapping[str, Any]) -> bool:
+        pod = parse_pod(record, settings)
+        return pod is not None and not pod.constrained
+
+    table = DecisionTable(settings.ttl_s, settings.order, settings.new_s, holds)
+    with closing(client), extender_server(table, settings.host, settings.port):
+        engine = GpuClusterEngine(client, settings, table)
+        try:
+            yield lambda: [engine]
+        finally:
+            if mode == "act":
+                engine.release()
+
+
+SPEC = EngineSpec(
+    "kubernetes-gpu",
+    "loadmaster.serving.systems.das.system:ENDPOINT",
+    "Order and nodes of pods with GPUs, through kube-scheduler's extender.",
+    GpuClusterSettings,
+    connect,
+    by_jobs=True,
+    every_s=1.0,
+)
