@@ -106,7 +106,7 @@ class ServeDeployment:
         self._app, _, self._deployment = name.partition("/")
         self._dashboard, self._clock = dashboard, clock
         self._history, self._complete = History(name, settings), threading.Condition()
-        self._samples = 0
+        self._samples = self._decided_at = 0  # samples, and those at the end of the last step
         self._refusal = ""
         self._memory = Memory()  # Serve has no place for it
 
@@ -143,6 +143,8 @@ class ServeDeployment:
             self._complete.wait_for(lambda: self._samples > REPORTS_PER_STEP, timeout=patience_s)
             document = self._history.document(self._clock())
             outcome, view = self._history.outcome(), self._history.last
+            if self._samples - self._decided_at < REPORTS_PER_STEP - 1:
+                outcome = None  # mostly of the time before the last decision
         if document is None or view is None:
             raise SilentError(
                 "metrics",
@@ -181,7 +183,7 @@ class ServeDeployment:
 
     def publish(self, target: Target, result: StepResult) -> None:
         """Serve shows no reasons; logs and metrics of the command do."""
-        self._memory = target.memory
+        self._memory, self._decided_at = target.memory, self._samples
 
     def _view(self, found: Mapping[str, Any]) -> View:
         config = found.get("deployment_config") or {}

@@ -96,6 +96,15 @@ def test_act_scales_and_reports_the_outcome(stand):
     assert len(one.posts()) == 1
 
 
+def test_step_that_follows_at_once_has_no_outcome(stand):
+    one = stand()
+    one.sample(5)
+    one.step()
+    one.sample(1)  # the first step has waited, so the next one is due
+    one.step()
+    assert one.recommender.outcomes == []
+
+
 @pytest.mark.parametrize("mode", ["watch", "shadow"])
 def test_other_modes_change_nothing(stand, mode):
     one = stand(mode=mode)
