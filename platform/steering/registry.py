@@ -21,6 +21,7 @@ GROUP = "loadmaster.engines"  # of entry points
 BUILT_IN = {
     "flink": "loadmaster.platform.steering.flink.engine:SPEC",
     "kubernetes": "loadmaster.platform.steering.kubernetes.engine:SPEC",
+    "kubernetes-gpu": "loadmaster.platform.steering.kubernetes_gpu.engine:SPEC",
     "ray-serve": "loadmaster.platform.steering.ray_serve.engine:SPEC",
     "slurm": "loadmaster.platform.steering.slurm.engine:SPEC",
     "spark": "loadmaster.platform.steering.spark.engine:SPEC",

@@ -81,9 +81,7 @@ class GpuClusterEngine:
         self._note_failures(placed)
         dropped = {uid for uid, count in self._failures.items() if count >= TRIES}
         self._state = state = cluster_state(cluster, own, placed, dropped, now_s)
-        bound = frozenset(
-            pod.job for pod in cluster.pods if pod.node and not pod.ended and pod.uid not in dropped
-        )
+        bound = frozenset(pod.job for pod in cluster.pods if pod.node and not pod.ended)
         started = bound - self._ran if self._ran is not None else frozenset()
         self._ran = bound
         outcomes, upkeep = self._outcomes(cluster.pods), self._upkeep()
@@ -124,7 +122,7 @@ class GpuClusterEngine:
         )
         for uid in self._table.passed_over():
             pod = self._pods.get(uid)
-            if pod is not None and uid not in self._started:
+            if pod is not None:
                 run = partial(self._try_again, [pod])
                 found.append(Command("retry", uid, f"try {pod.name} again", run, routine=True))
         return found
@@ -140,7 +138,7 @@ class GpuClusterEngine:
         waits = {pod.uid: "waits" for pods in state.waiting.values() for pod in pods}
         waits |= {pod.uid: f"waits for {pod.size} pods" for pod in state.incomplete}
         found = list[Command]()
-        if self._table.needs_renewal(waits):
+        if self._settings.order and self._table.needs_renewal(waits):
             found.append(self._renewal(waits))
         for name, start in starts.items():
             pods = state.waiting.get(name)
@@ -180,7 +178,7 @@ class GpuClusterEngine:
             try:
                 self._client.patch(path_of("v1", pod.namespace, "pods", pod.name), body, STRATEGIC)
             except ApiError as fault:
-                if fault.status != NOT_FOUND or len(self._pods) == 0:
+                if fault.status != NOT_FOUND:  # it is gone
                     raise RefusedError(f"{pod.name}: {fault.status}: {fault}") from None
             self._table.forget([pod.uid])
 
@@ -211,7 +209,7 @@ class GpuClusterEngine:
             if len(self._ended) > ENDED_MAX:
                 self._ended.popitem(last=False)
             completion_s = max(last.ended_s - min(pod.created_s for pod in members), 0.0)
-            run_s = max(last.ended_s - min(pod.started_s for pod in members), 0.0)
+            run_s = max(last.ended_s - min(p.started_s or p.created_s for p in members), 0.0)
             found.append((name, {"job": name, "completion_s": completion_s, "run_s": run_s}))
             count, total = self._owners.get(last.owner, (0, 0.0))
             self._owners[last.owner] = count + 1, total + math.log1p(run_s / 60)

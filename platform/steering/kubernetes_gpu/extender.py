@@ -55,7 +55,7 @@ class DecisionTable:
         self._waits: Mapping[str, str] = {}  # reason by pod
         self._renewed_until_s = float("-inf")
         self._first_s: dict[str, float] = {}  # first request about a pod
-        self._held: set[str] = set()  # pods of which kube-scheduler was told that no node fits
+        self._held: set[str] = set()  # pods for which no node was passed
         self.reason = ""  # of the last decision
 
     def start(self, nodes: Mapping[str, str]) -> None:

@@ -43,7 +43,7 @@ class GpuPod:
     phase: str
     constrained: str  # why it is left to the scheduler, or nothing
     created_s: float
-    started_s: float
+    started_s: float  # 0: not yet
     ended_s: float
 
     @property
@@ -62,8 +62,6 @@ def parse_pod(record: Object, settings: GpuClusterSettings) -> GpuPod | None:
     group = next((labels[one] for one in settings.job_labels if labels.get(one)), name)
     owner = labels.get(settings.owner_label, "") if settings.owner_label else namespace
     size = str((metadata.get("annotations") or {}).get(SIZE) or "")
-    created_s = time_of(metadata.get("creationTimestamp"))
-    started_s = time_of(status.get("startTime")) or created_s
     return GpuPod(
         str(metadata.get("uid") or ""),
         namespace,
@@ -77,8 +75,8 @@ def parse_pod(record: Object, settings: GpuClusterSettings) -> GpuPod | None:
         str(spec.get("nodeName") or ""),
         str(status.get("phase") or ""),
         _constraint(spec, metadata, settings),
-        created_s,
-        started_s,
+        time_of(metadata.get("creationTimestamp")),
+        time_of(status.get("startTime")),
         max(_end_times(status), default=0.0),
     )
 

@@ -124,7 +124,7 @@ class _Builder:
             counts[node] += 1
             self._gpus_used[node] += pod.gpus
             self._cpus_used[node] += cpus
-        started_s = min((pod.started_s for pod in pods if pod.node), default=self._now_s)
+        started_s = min((pod.started_s for pod in pods if pod.started_s), default=self._now_s)
         self._found.running[job] = tuple(sorted(counts.items()))
         self._records.append(
             {
