@@ -81,7 +81,9 @@ class ServicePolicy:
             found = float(min(max(answer.replicas, view.low), view.high))
             if floor:
                 found = max(found, float(math.ceil(rule)))
-        self._show(decider.name, settings, answer, rule, found)
+        # Serve keeps to its bounds, so values beyond them are no news.
+        within = [float(min(max(one, view.low), view.high)) for one in (rule, found)]
+        self._show(decider.name, settings, answer, *within)
         return found
 
     def _view(self, context: Any, now_s: float) -> View:

@@ -97,6 +97,14 @@ def test_act_returns_the_decision_once_a_control_step_is_complete(stand):
     assert state.bounds.cpu_m == (2000.0, 2000.0)
 
 
+def test_log_has_changes_within_the_bounds_only(stand, caplog):
+    one = stand(mode="watch")
+    with caplog.at_level("INFO", "ray.serve"):
+        for ongoing in (6.0, 20.0, 30.0, 400.0, 30.0):
+            assert one.policy(context(ongoing=ongoing))[0] == ongoing / 2
+    assert [record.args[-2] for record in caplog.records] == [3.0, 10.0]
+
+
 def test_decision_is_kept_within_bounds(stand):
     one = stand(answers=decision(500))
     assert one.steps(bounds=(1, 7)) == 7.0
@@ -111,6 +119,7 @@ def test_other_modes_return_the_rule_and_request_a_shadow(stand, mode):
     assert one.decides()[0].body["mode"] == "shadow"
     assert one.decider.answer is not None
     assert one.decider.answer.replicas == 9  # the policy's, beside the service's rule
+    assert one.decider.answer.reason == "decided in shadow mode"
 
 
 def test_feedback_of_act_is_on_the_decision_that_was_carried_out(stand):
