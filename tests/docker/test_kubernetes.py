@@ -26,12 +26,13 @@ Documents = dict[tuple[str, str], dict[str, Any]]
 def documents(docker: Path) -> Documents:
     """By kind and name."""
     files = sorted((docker / "kubernetes").glob("*.yaml"))
+    files.remove(docker / "kubernetes" / "gpu-scheduler.yaml")  # no object of the API
     found = [one for file in files for one in yaml.safe_load_all(file.read_text())]
     return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
 
 def test_manifests_have_the_schemas_of_kubernetes(documents: Documents) -> None:
-    assert len(documents) == 9
+    assert len(documents) == 13
     for (kind, _), data in documents.items():
         if kind == KIND:
             jsonschema.validate(data, mpa_schema())
