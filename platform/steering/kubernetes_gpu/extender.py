@@ -148,7 +148,7 @@ class DecisionTable:
         failed = {name: f"loadmaster: {reason}" for name in names if name not in kept}
         result: dict[str, Any] = {
             "FailedNodes": failed,
-            # Newer ones do not stop other pods for the sake of this one.
+            # Read since 1.21: no other pod is preempted for the sake of this one.
             "FailedAndUnresolvableNodes": failed,
             "Error": "",
         }
