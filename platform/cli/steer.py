@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from loadmaster.platform.steering.settings import SteerSettings
 
 METRICS_HOST = "0.0.0.0"  # scraped from other pods
+REPORT_S = 2.0  # deadline of a report to the service
 
 
 def steer(
@@ -157,7 +158,9 @@ def _run(spec: EngineSpec, settings: SteerSettings, inner: Any, once: bool, as_j
     from loadmaster.platform.steering.jobs import JobSteerer
     from loadmaster.platform.steering.loop import SteeringMetrics, metrics_server
     from loadmaster.platform.steering.loop import steer as run
-    from loadmaster.platform.steering.recommenders import find_recommender
+    from loadmaster.platform.steering.recommenders import SERVICE, find_recommender
+    from loadmaster.platform.steering.reports import ServiceReports
+    from loadmaster.serving.client import Client
 
     token = None if settings.token_file is None else read_token(settings.token_file)
     mode, names = settings.mode, settings.applications
@@ -179,11 +182,22 @@ def _run(spec: EngineSpec, settings: SteerSettings, inner: Any, once: bool, as_j
         steerer = Steerer(chosen, mode, named=named)
     metrics, show = SteeringMetrics(), _Printer(as_json, changes_only=spec.by_jobs and not once)
 
+    reports: ServiceReports | None = None
+
     def report(result: StepResult) -> None:
         metrics.record(result, time.time())
         show(result)
+        if reports is not None:
+            reports.record(result)
 
     with ExitStack() as stack:
+        if SERVICE in settings.recommender:
+            client = Client(settings.url, token, REPORT_S, retries=0)
+            reports = stack.enter_context(
+                ServiceReports(
+                    client, spec.system, spec.name, mode, settings.tenant, time.monotonic
+                )
+            )
         applications = stack.enter_context(spec.connect(inner, names, mode))
         if settings.metrics_port is not None:
             stack.enter_context(metrics_server(metrics, METRICS_HOST, settings.metrics_port))

@@ -84,6 +84,17 @@ def feedback(
     return Call(request, partial(decode, responses.Accepted))
 
 
+def steering(
+    system: str, engine: str, mode: str, result: str, line: str = "", *, tenant: str | None = None
+) -> Call[responses.Accepted]:
+    """Report the last step of a steerer, which the status of the tenant shows."""
+    content = {"engine": engine, "mode": mode, "result": result, "line": line}
+    body = _json({**content, **({} if tenant is None else {"tenant": tenant})}, "request")
+    return Call(
+        Request("POST", _path(system, "steering"), body), partial(decode, responses.Accepted)
+    )
+
+
 def status(system: str, *, tenant: str | None = None) -> Call[Status]:
     """Return lifecycle, policies, counts, rewards and drift of a system, for a tenant."""
     return _get(Status, _path(system, "status", tenant=tenant))

@@ -78,7 +78,7 @@ class LoggedDecisions:
 
 @dataclass(frozen=True)
 class Accepted:
-    """Receipt for an outcome, with the reward computed from it."""
+    """Receipt for a report; of an outcome, with the reward computed from it."""
 
     accepted: bool
     reward: float | None = None
@@ -171,6 +171,7 @@ class Status:
     retraining: Mapping[str, Any] | None = None
     log: Mapping[str, Any] = field(default_factory=dict)
     breaker: str = ""
+    steering: Mapping[str, Any] | None = None  # last step of `loadmaster steer` for the tenant
     tenant: str = "default"
     tenants: Mapping[str, Any] = field(default_factory=dict)  # number by state, most active ones
 

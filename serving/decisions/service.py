@@ -19,10 +19,12 @@ from loadmaster.serving.decisions.request import (
     RequestError,
     RequestOptions,
     feedback_model,
+    iso,
     line_of,
     read,
     to_json,
 )
+from loadmaster.serving.decisions.steering import SteeringReport
 from loadmaster.serving.decisions.tenant import Tenant
 from loadmaster.serving.decisions.tenant_admin import TenantAdmin
 from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TenantAccess, tenant_of
@@ -285,6 +287,19 @@ class DecisionService:
         self._tenants.changed(tenant, now)
         return {"accepted": True, "reward": reward, "tenant": tenant.name}
 
+    @staticmethod
+    def parse_steering(raw: bytes) -> SteeringReport:
+        """A report of a steerer; raises RequestError if it is invalid."""
+        return read(SteeringReport, raw)
+
+    async def steering(self, raw: bytes) -> dict[str, Any]:
+        """Keep the last report of a steerer, for the tenant's status."""
+        report = self.parse_steering(raw)
+        tenant = await self._tenant(report.tenant)
+        at = iso(self._clock())
+        tenant.steering = {**report.model_dump(exclude={"tenant"}), "time": at}
+        return {"accepted": True, "tenant": tenant.name}
+
     def _acts(self, tenant: Tenant) -> tuple[str, str]:
         """What decides for the tenant now, and why."""
         return self._control.roles.acts(tenant.recorder.rules_act, tenant.paused)
@@ -364,6 +379,7 @@ class DecisionService:
             "deadline_ms": self.settings.deadline_ms,
             "breaker": "open" if self._pipeline.breaker.is_open else "closed",
             **found.recorder.status(),
+            "steering": found.steering,
             "tenants": await self._tenants.summary(access, others),
         }
         status["log"]["state"] = status["log"]["state"] or self._tenants.parts.store.fault

@@ -75,6 +75,7 @@ class Tenant:
         self.saved_transitions = 0  # of the lifecycle, when it was last saved
         self.policy_memory = ""  # see policy_memory.py
         self.episode: Episode | None = None  # None: no policy learns from it
+        self.steering: dict[str, Any] | None = None  # the last report of a steerer, and its time
         self._store = parts.store
         self._recent: deque[DecisionRow] = deque(maxlen=RECENT)  # without states
         self._recent_bytes = 0

@@ -17,6 +17,7 @@ from pydantic import BaseModel, create_model
 
 from loadmaster.serving.console.page_bundle import csp_hash
 from loadmaster.serving.decisions.request import feedback_model, request_model
+from loadmaster.serving.decisions.steering import SteeringReport
 from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TENANT_PATTERN
 from loadmaster.serving.http import schemas
 from loadmaster.serving.http.body import JSON, MSGPACK
@@ -119,6 +120,8 @@ def _declare_system(api: APIRouter, system: str, endpoint: Endpoint[Any, Any, An
     post("decide", summary, decision, request_model(endpoint), examples)
     feedback = feedback_model(endpoint)
     post("feedback", "Report an outcome.", schemas.FeedbackResponse, feedback, None)
+    summary = "Report the last step of a steerer, for the status of its tenant."
+    post("steering", summary, schemas.SteeringResponse, SteeringReport, None)
     tenant = TENANT_QUERY
     get("status", "Lifecycle, rewards, drift, fallbacks.", status, tenant=tenant)
     summary = "The last hour in short intervals."

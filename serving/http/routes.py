@@ -121,6 +121,10 @@ class Gateway:
         except InputError as fault:
             raise HttpError(422, f"outcome: {fault}", "outcome") from None
 
+    async def steering(self, request: Request) -> Json:
+        system, raw, access = await self._small_request(request, Scope.READ)
+        return await system.steering(raw, access)
+
     async def _small_request(
         self, request: Request, scope: Scope
     ) -> tuple[RoutedSystem, bytes, TenantAccess]:
@@ -266,6 +270,7 @@ def build_app(
     posts: dict[str, Handler] = {
         "/v1/{system}/decide": gateway.decide,
         "/v1/{system}/feedback": gateway.feedback,
+        "/v1/{system}/steering": gateway.steering,
         **{f"/v1/{{system}}/{verb}": gateway.admin(verb) for verb in AdminAction},
     }
     gets: dict[str, Handler] = {

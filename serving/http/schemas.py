@@ -83,6 +83,21 @@ class FeedbackResponse(Response):
     tenant: str
 
 
+class SteeringResponse(Response):
+    accepted: bool
+    tenant: str
+
+
+class SteeringSchema(Response):
+    """The last step of `loadmaster steer` for the tenant."""
+
+    engine: str
+    mode: Literal["watch", "shadow", "act"]
+    result: str
+    line: str
+    time: str
+
+
 class SystemBrief(Response):
     system: str
     tenant: str
@@ -162,6 +177,7 @@ class StatusResponse(Response):
     retraining: dict[str, Any] | None
     log: dict[str, Any]
     breaker: Literal["open", "closed"]
+    steering: SteeringSchema | None = Field(description="null: none since the gateway started")
 
 
 class HistoryResponse(Response):

@@ -44,6 +44,7 @@ class RoutedSystem:
     OPERATIONS: ClassVar = (
         "respond",
         "feedback",
+        "steering",
         "brief",
         "status",
         "decisions",
@@ -84,6 +85,11 @@ class RoutedSystem:
         tenant = self._local.parse_feedback(raw).tenant
         access.require(tenant)
         return await self._routed(tenant, "feedback", [raw])
+
+    async def steering(self, raw: bytes, access: TenantAccess) -> Json:
+        tenant = self._local.parse_steering(raw).tenant
+        access.require(tenant)
+        return await self._routed(tenant, "steering", [raw])
 
     async def brief(self, tenant: str = DEFAULT_TENANT) -> Json:
         return await self._routed(tenant, "brief", [tenant])
@@ -142,6 +148,8 @@ class RoutedSystem:
         tenant = RequestOptions(*arguments[1]).tenant if name == "respond" else None
         if name == "feedback":
             tenant = self._local.parse_feedback(arguments[0]).tenant
+        elif name == "steering":
+            tenant = self._local.parse_steering(arguments[0]).tenant
         if tenant is None:
             tenant = arguments[1] if name == "decisions" else arguments[0]
         replica = self._replica

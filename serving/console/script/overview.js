@@ -15,6 +15,7 @@ export function showState(status) {
     return [status.paused ? `Paused. ${lead}` : lead, element("span", { class: "source" }, name)];
   });
   setText(byId("reason"), status.acting_because);
+  showSteering(status.steering);
   const { state, since, why, evidence, estimate, profile } = status.lifecycle;
   for (const step of byId("lifecycle").children) {
     const isCurrent = step.textContent === state;
@@ -28,6 +29,15 @@ export function showState(status) {
   renderInto(byId("lifecycle-note"), [since, why, repeated, ...more], () => [
     "since ", timeElement(since), repeated ? "" : `: ${why}`, ...more.flatMap((text) => [element("br"), text])]);
   document.title = `${byPolicy ? "" : "▲ rule decides · "}${status.system} · Loadmaster console`;
+}
+
+// The engine that `loadmaster steer` connects with this tenant, and its last step.
+function showSteering(steering) {
+  byId("steering").hidden = !steering;
+  if (!steering) return;
+  const { engine, mode, result, line, time } = steering;
+  renderInto(byId("steering"), [engine, mode, result, line, time], () => [
+    element("b", {}, engine), ` in mode ${mode}: `, element("span", { class: "chip", "data-result": result }, result), " ", timeElement(time), line ? `: ${line}` : ""]);
 }
 
 const estimateText = (estimate) => estimate

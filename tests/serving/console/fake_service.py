@@ -120,6 +120,7 @@ class FakeSystem:
             "retraining": None,
             "log": {"rows": 5484, "bytes": 2_260_000, "dropped": 0, "fault": None},
             "breaker": "closed",
+            "steering": None,
             **fields,
         }
         for _ in range(50):

@@ -144,6 +144,13 @@ def test_status_is_shown(browser: Browser, service: FakeService, console: Consol
         assert policy["name"] in policies
         assert policy["version"] in policies
     assert all(cause in browser.text("causes") for cause in status["decisions"]["by_cause"])
+    assert browser.evaluate("document.getElementById('steering').hidden")
+    status["steering"] = {
+        "engine": "spark", "mode": "act", "result": "acted", "line": "limit <b>7</b> to 3",
+        "time": "2026-01-01T00:00:00+00:00",
+    }  # fmt: skip
+    console.wait_for_text("steering", "spark in mode act: acted")
+    assert "limit <b>7</b> to 3" in browser.text("steering")
     lengths = browser.evaluate(
         "[...document.querySelectorAll('#plots .line')].map((l) => l.getAttribute('d').length)"
     )

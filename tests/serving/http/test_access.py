@@ -167,7 +167,11 @@ def routes_of(here: LocalService, public: bool = True) -> Iterator[tuple[str, st
         assert isinstance(route, Route), f"{route} is not covered by these tests"
         verb = route.path.rpartition("/")[2]
         feedback = {"outcome": {"reward": 1.0}}
-        bodies = {"decide": STATE, "feedback": feedback, "estimate": ESTIMATE, "memory": MEMORY}
+        steering = {"engine": "slurm", "mode": "act", "result": "acted"}
+        bodies = {
+            "decide": STATE, "feedback": feedback, "steering": steering,
+            "estimate": ESTIMATE, "memory": MEMORY,
+        }  # fmt: skip
         body = bodies.get(verb)
         for method in sorted(route.methods or ()):
             if public or route.path not in PUBLIC:

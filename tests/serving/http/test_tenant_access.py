@@ -16,6 +16,7 @@ from tests.serving.conftest import LocalService, Start
 ALL, READ_A, ADMIN_A = "admin-0123456789abcdef", "read-0123456789abcdef", "mine-0123456789abcdef"
 STATE = {"load": 42, "replicas": 3}
 ESTIMATE = {"mean": 2.0, "lower": 1.0, "source": "fqe", "episodes": 3}
+STEP = {"engine": "slurm", "mode": "act", "result": "acted"}
 BODIES = {AdminAction.ESTIMATE: ESTIMATE, AdminAction.MEMORY: {"memory": {"f-1": [1.0]}}}
 
 
@@ -72,6 +73,7 @@ def test_other_tenants_are_refused_whether_they_exist_or_not(here: LocalService)
         for tenant in ("b", "never", "default", "A"):
             answers = [decide(here, token, tenant), decide(here, token, tenant, mode="shadow")]
             answers.append(send(here, token, "toy/feedback", {**outcome, "tenant": tenant}))
+            answers.append(send(here, token, "toy/steering", {**STEP, "tenant": tenant}))
             answers += [
                 send(here, token, f"{path}?tenant={tenant}")
                 for path in ("toy/status", "toy/history", "toy/decisions", "systems")
@@ -95,7 +97,7 @@ def test_a_request_without_a_tenant_belongs_to_the_default(here: LocalService) -
     assert send(here, ALL, "toy/decide", {"state": STATE}).json["tenant"] == "default"
 
 
-@pytest.mark.parametrize("path", ["toy/decide", "toy/feedback"])
+@pytest.mark.parametrize("path", ["toy/decide", "toy/feedback", "toy/steering"])
 @pytest.mark.parametrize(
     "body",
     [b"", b"no", b"[]", b"null", b'{"tenant": "b", ', b'{"tenant": "a b"}', b"\xff", b"[" * 9999],
