@@ -20,6 +20,7 @@ from loadmaster.platform.steering.core import Mode
 GROUP = "loadmaster.engines"  # of entry points
 BUILT_IN = {
     "flink": "loadmaster.platform.steering.flink.engine:SPEC",
+    "keda": "loadmaster.platform.steering.keda.engine:SPEC",
     "kubernetes": "loadmaster.platform.steering.kubernetes.engine:SPEC",
     "kubernetes-gpu": "loadmaster.platform.steering.kubernetes_gpu.engine:SPEC",
     "ray-serve": "loadmaster.platform.steering.ray_serve.engine:SPEC",

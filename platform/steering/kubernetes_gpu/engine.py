@@ -64,7 +64,7 @@ class GpuClusterEngine:
         self._started: set[str] = set()  # pods that were started, and not bound yet
         self._failures: dict[str, int] = {}  # starts that were not bound, by pod
         self._replanned_s = float("-inf")
-        self._ask = EVENT
+        self._phase = EVENT
 
     def observe(self, now_s: float) -> Observation:
         own = self._settings
@@ -88,12 +88,12 @@ class GpuClusterEngine:
         if state.document is None:
             return Observation(None, None, upkeep, outcomes, started, state.notes)
         if now_s >= self._replanned_s + own.replan_s:
-            self._ask, self._replanned_s = EVENT, now_s
-        document = {**state.document, "ask": self._ask, "users": self._statistics()}
+            self._phase, self._replanned_s = EVENT, now_s
+        document = {**state.document, "ask": self._phase, "users": self._statistics()}
         present = {record["id"] for record in document["jobs"]}
         document["ranks"] = {name: rank for name, rank in self._ranks.items() if name in present}
         digest = (
-            self._ask,
+            self._phase,
             tuple(state.running.items()),
             tuple((name, len(waiting)) for name, waiting in state.waiting.items()),
             tuple((one["name"], one["gpus"], one["cpus"]) for one in document["machines"]),
@@ -114,8 +114,8 @@ class GpuClusterEngine:
         if not self._settings.order:
             return []
         found = list[Command]()
-        if self._state.document is None and self._table.needs_renewal({}):
-            found.append(self._renewal({}))
+        if self._state.document is None and self._table.is_due({}):
+            found.append(self._wait_command({}))
         held = self._table.held()
         self._table.forget(
             uid for uid in held if uid not in self._pods or self._pods[uid].node != ""
@@ -133,13 +133,13 @@ class GpuClusterEngine:
         self._ranks = dict(decision.get("ranks") or {})
         # Pods cannot be stopped and started again: what needs a stop is placed in the next step.
         starts = {} if decision["stop"] else {one["job"]: one for one in decision["start"]}
-        if self._ask == EVENT:
-            self._ask = PLACING  # from the next step on, with the new ranks
+        if self._phase == EVENT:
+            self._phase = PLACING  # from the next step on, with the new ranks
         waits = {pod.uid: "waits" for pods in state.waiting.values() for pod in pods}
         waits |= {pod.uid: f"waits for {pod.size} pods" for pod in state.incomplete}
         found = list[Command]()
-        if self._settings.order and self._table.needs_renewal(waits):
-            found.append(self._renewal(waits))
+        if self._settings.order and self._table.is_due(waits):
+            found.append(self._wait_command(waits))
         for name, start in starts.items():
             pods = state.waiting.get(name)
             places = [
@@ -154,7 +154,7 @@ class GpuClusterEngine:
             found.append(Command(START, name, f"start {name} on {text}", run))
         return found
 
-    def _renewal(self, waits: Mapping[str, str]) -> Command:
+    def _wait_command(self, waits: Mapping[str, str]) -> Command:
         run = partial(self._table.renew, waits)
         return Command("wait", "*", f"{len(waits)} pods wait", run, routine=True)
 

@@ -75,7 +75,7 @@ class DecisionTable:
         with self._lock:
             self._waits, self._renewed_until_s = waits, self._clock() + self._ttl_s
 
-    def needs_renewal(self, waits: Mapping[str, str]) -> bool:
+    def is_due(self, waits: Mapping[str, str]) -> bool:
         with self._lock:
             left_s = self._renewed_until_s - self._clock()
             return left_s < self._ttl_s / 2 or waits != self._waits

@@ -117,11 +117,11 @@ def test_renewal_is_needed_by_half_of_the_time_or_by_other_pods() -> None:
     clock = Clock()
     table = DecisionTable(TTL_S, order=True, clock=clock)
     waits = {"uid-a": "waits"}
-    assert table.needs_renewal(waits)
+    assert table.is_due(waits)
     table.renew(waits)
-    assert (table.needs_renewal(dict(waits)), table.needs_renewal({})) == (False, True)
+    assert (table.is_due(dict(waits)), table.is_due({})) == (False, True)
     clock.now_s += TTL_S / 2 + 1
-    assert table.needs_renewal(waits)
+    assert table.is_due(waits)
 
 
 def test_whole_nodes_are_answered_as_whole_nodes(stack: ExitStack) -> None:
