@@ -17,6 +17,9 @@ from loadmaster.platform.steering.kubernetes_gpu.records import (
     short_name,
 )
 from loadmaster.platform.steering.kubernetes_gpu.settings import GpuClusterSettings
+from loadmaster.serving.systems.das.records import LONGEST_S, MOST_INSTANCES, MOST_JOBS
+
+MOST_GPUS, MOST_CPUS = 1_000, 100_000  # of an instance, in states of the endpoint
 
 
 @dataclass
@@ -107,6 +110,12 @@ class _Builder:
             return constraint
         if len({pod.gpus for pod in pods}) > 1:
             return "has pods with different numbers of GPUs"
+        if pods[0].gpus > MOST_GPUS or max(pod.cpus for pod in pods) > MOST_CPUS:
+            return "requests more than any node has"
+        if len(pods) > MOST_INSTANCES:
+            return f"has more than {MOST_INSTANCES} pods"
+        if len(self._records) >= MOST_JOBS:
+            return f"comes after {MOST_JOBS} others"
         labels = {pod.gpu_label for pod in pods}
         if labels == {None}:
             return ""
@@ -149,7 +158,7 @@ class _Builder:
         return {
             "id": job, "user": pods[0].owner, "instances": len(pods),
             "gpus": float(pods[0].gpus), "cpus": max(pod.cpus for pod in pods),
-            "age_s": max(self._now_s - created_s, 0.0), "ran_s": 0.0,
+            "age_s": min(max(self._now_s - created_s, 0.0), LONGEST_S), "ran_s": 0.0,
         }  # fmt: skip
 
     def state(self) -> ClusterState:

@@ -184,3 +184,10 @@ def test_gpus_of_init_containers_are_not_added() -> None:
     found = parse_pod(pod, GpuClusterSettings())
     assert found is not None
     assert found.gpus == 2
+
+
+def test_pod_that_no_state_can_have_does_not_stop_the_others() -> None:
+    pods = [gpu_pod("huge", 2000), gpu_pod("wide", 1, cpu="200k"), gpu_pod("old", created_s=0.0)]
+    state = state_of([*pods, gpu_pod("a")], [gpu_node("n1")])
+    assert set(state.waiting) == {"team/old", "team/a"}
+    assert len(state.notes) == 2
