@@ -50,8 +50,10 @@ class ServiceRecommender:
         if (beside := decided.shadow) is not None and beside.decision is not None:
             name = "" if beside.policy is None else f" {beside.policy.name} {beside.policy.version}"
             source = f"policy{name}".rstrip()
-            notes = (f"the rule's reason: {decided.reason.summary}",)
-            return Recommendation(beside.decision, "decided in shadow mode", source, notes=notes)
+            beside_notes = (f"the rule's reason: {decided.reason.summary}",)
+            return Recommendation(
+                beside.decision, "decided in shadow mode", source, notes=beside_notes
+            )
         source = f"{decided.source} {decided.policy.name} {decided.policy.version}".rstrip()
         if decided.cause:
             source += f" ({decided.cause})"
@@ -84,8 +86,8 @@ class PolicyRecommender:
             field = ".".join(str(part) for part in first["loc"])
             raise SilentError("recommender", f"{self.name}: {field}: {first['msg']}") from None
         proposed = self._policy.decide(parsed)
-        if fault := self._endpoint.validate_decision(parsed, proposed.decision):
-            raise SilentError("recommender", f"{self.name}: {fault}")
+        if wrong := self._endpoint.validate_decision(parsed, proposed.decision):
+            raise SilentError("recommender", f"{self.name}: {wrong}")
         explanation = proposed.explanation
         return Recommendation(
             proposed.decision.model_dump(),

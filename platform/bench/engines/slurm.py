@@ -273,7 +273,7 @@ def compare(cases: Sequence[Case], rows: pd.DataFrame) -> pd.DataFrame:
 def figures(name: str, table: pd.DataFrame) -> Iterator[Figure]:
     """Mean completions, differences from Slurm's own order, and errors of the simulator."""
     by_arm = {
-        arm: (rows.completion_s.to_numpy(), rows.simulated_completion_s.to_numpy())
+        str(arm): (rows.completion_s.to_numpy(), rows.simulated_completion_s.to_numpy())
         for arm, rows in table.groupby("arm", sort=False)
     }
     for arm, (values, simulated) in by_arm.items():

@@ -209,6 +209,7 @@ def figures(jobs: pd.DataFrame, predictions: pd.DataFrame) -> Iterator[Figure]:
                 value = getattr(both.percent_interval, end)
                 yield Figure(f"{name}/{end}", value, "%", higher_is_better=False)
     yield Figure("spark/tasks-run-again", float(jobs["repeated"].sum()), "tasks")
-    for (arm, rule), found in predictions.groupby(["arm", "rule"]):
+    for names, found in predictions.groupby(["arm", "rule"]):
+        steered, rule = map(str, names)
         error = 100 * (found["predicted_s"].sum() / found["measured_s"].sum() - 1)
-        yield Figure(f"spark/simulated-{rule}-for-{arm}/error", float(error), "%")
+        yield Figure(f"spark/simulated-{rule}-for-{steered}/error", float(error), "%")

@@ -70,8 +70,8 @@ def simulate(
     all_jobs, count = [], 0
     for number, job in enumerate(jobs):
         stages = []
-        for stage in job.stages:
-            stages.append(_Stage(stage.durations_ms, stage.parents, count))
+        for given in job.stages:
+            stages.append(_Stage(given.durations_ms, given.parents, count))
             count += 1
         all_jobs.append(_Job(number, job, stages))
     events: list[tuple[int, int, int, int]] = []  # time, kind, job, stage; kinds: 0 to 3

@@ -149,7 +149,7 @@ class Decider:
         if fault and part not in self._faults:
             _log.warning("%s: loadmaster: %s silent: %s", self.name, part, fault)
             self._faults[part] = fault
-        elif not fault and self._faults.pop(part, None):
+        elif not fault and self._faults.pop(part, ""):
             _log.warning("%s: loadmaster: %s is back", self.name, part)
 
 

@@ -48,4 +48,4 @@ class OngoingRequestsRule:
             delay_s = self._up_s - config.upscale_delay_s
         else:
             delay_s = self._down_s - config.downscale_delay_s
-        return now_s - self._since_s >= delay_s
+        return bool(now_s - self._since_s >= delay_s)

@@ -118,19 +118,19 @@ def cluster_state(
         if not count:
             continue
         kind = node.gpu or default_gpu
-        machine: dict[str, Any] = {
+        listed: dict[str, Any] = {
             "name": node.name, "gpus": count, "gpu": kind,
             "cpus": max(node.cpus, cpus_used[node.name], 1.0),
         }  # fmt: skip
         if kind in gpu_types:
-            machine["speed"] = gpu_types[kind].speed
-            machine["price_per_hour"] = gpu_types[kind].price_per_hour
+            listed["speed"] = gpu_types[kind].speed
+            listed["price_per_hour"] = gpu_types[kind].price_per_hour
         elif kind not in GPU_TYPES:
             raise InputError(
                 f"node {node.name} has GPUs of type {kind or 'none'!r}; expected one of "
                 f"{', '.join(GPU_TYPES)}, or speed and price_per_hour in the setting gpu_types"
             )
-        machines.append(machine)
+        machines.append(listed)
     kinds = {machine["gpu"] for machine in machines}
     for name in [one for one, job in waiting.items() if job.gpu_type not in {None, *kinds}]:
         notes.append(f"job {name} needs a GPU of type {waiting.pop(name).gpu_type}: left alone")
