@@ -1,10 +1,10 @@
 """Autoscaling of Ray Serve: replica-seconds and p99 by Serve's default policy and by the service.
 
-Twice: in a real Serve, and in a model of it over hours. In a repeat of the real one the policies
-run one after another, in an order that rotates, each with the same requests at the same times, so
-they are paired by repeat. Replicas sleep. Time is compressed there: a control step is 10 s instead
-of 60, and Serve's delays and look-back are a sixth of their defaults as well; the load is one peak
-of two minutes, which stands for 12. Work is exponential with a mean of 0.2 s.
+Twice: in a real Serve, and in a model of it over hours. In a repeat of the real one two policies
+run at the same time, then the other two, in an order that changes, all with the same requests at
+the same times, so they are paired by repeat. Replicas sleep. Time is compressed there: a control
+step is 10 s instead of 60, and Serve's delays and look-back are a sixth of their defaults as well;
+the load is one peak of two minutes, which stands for 12. Work is exponential with a mean of 0.2 s.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -39,6 +40,7 @@ from loadmaster.serving.client import Client
 from loadmaster.serving.systems.aware.system import ENDPOINT
 
 DEFAULT, TUNED, AWARE, HPA = "serve-default", "serve-tuned", "aware", "hpa"
+AT_ONCE = (AWARE, DEFAULT), (HPA, TUNED)
 WORK_S, SLO_S = 0.2, 2.8  # the SLO is three times the p99 of a request alone
 LONGEST = 6.0  # of the work, in means
 TUNED_TARGET, TUNED_DOWN_S = 1.0, 60.0  # by hand: half the target, down after a minute
@@ -172,10 +174,9 @@ def measure_real(
         for repeat in range(repeats):
             client.pause("aware", tenant=tenant(HPA, repeat))  # the service's rule decides
             configs = arms(server.url, repeat)
-            order = [*configs][repeat % len(configs) :] + [*configs][: repeat % len(configs)]
-            for name in order:
-                report_step(f"ray-serve: run {repeat + 1} of {repeats}: {name}")
-                rows.append(_run(name, configs[name], repeat).row(repeat))
+            for names in AT_ONCE if repeat % 2 else AT_ONCE[::-1]:
+                report_step(f"ray-serve: run {repeat + 1} of {repeats}: {', '.join(names)}")
+                rows += [arm.row(repeat) for arm in _run(names, configs, repeat)]
                 write_tables(folder, {"runs.csv": rows})
     yield from _figures("ray-serve", rows, folder / "differences.csv")
 
@@ -217,14 +218,27 @@ def arrivals(seed: int) -> list[Arrival]:
     return _arrivals(rng, rate, peak, -WARM_UP_S, RUN_S)
 
 
-def _run(name: str, config: Mapping[str, Any], repeat: int) -> Arm:
+def _run(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]], repeat: int) -> list[Arm]:
+    """Run some policies at the same time, each in an application of its own."""
     from ray import serve
 
-    handle = serve.run(sleeper({"autoscaling_config": config}), name=name, route_prefix=None)
+    handles = {
+        name: serve.run(
+            sleeper({"autoscaling_config": configs[name]}), name=name, route_prefix=None
+        )
+        for name in names
+    }
+    due = arrivals(repeat)
+
+    def load(name: str) -> Arm:
+        return asyncio.run(_load(name, handles[name], due))
+
     try:
-        return asyncio.run(_load(name, handle, arrivals(repeat)))
+        with ThreadPoolExecutor(len(names)) as pool:
+            return list(pool.map(load, names))
     finally:
-        serve.delete(name)
+        for name in names:
+            serve.delete(name)
 
 
 async def _load(name: str, handle: Any, due: Sequence[Arrival]) -> Arm:
