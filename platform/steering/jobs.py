@@ -114,7 +114,7 @@ class _Memory:
     """
 
     digest: Hashable = None
-    asked_s: float = float("-inf")
+    requested_s: float = float("-inf")
     decided_s: float = float("-inf")
     found: Recommendation | None = None
     silent: SilentError | None = None  # the answer to the last request was none
@@ -169,7 +169,7 @@ class JobSteerer:
         if observation.state is None:
             memory.found, memory.digest, memory.silent = None, None, None
         elif self._is_due(observation, memory, now_s):
-            memory.asked_s = now_s
+            memory.requested_s = now_s
             try:
                 memory.found = self.recommender.recommend(engine.application, observation.state)
                 memory.digest, memory.decided_s = observation.digest, now_s
@@ -212,7 +212,7 @@ class JobSteerer:
         )
 
     def _is_due(self, observation: Observation, memory: _Memory, now_s: float) -> bool:
-        since_s = now_s - memory.asked_s
+        since_s = now_s - memory.requested_s
         if since_s < self.cadence.pause_s:
             return False
         return observation.digest != memory.digest or since_s >= self.cadence.refresh_s

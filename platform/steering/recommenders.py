@@ -47,12 +47,12 @@ class ServiceRecommender:
             decided = self._client.decide(self._system, state, self._mode, tenant=tenant)
         except ServiceError as fault:
             raise SilentError("recommender", f"service: {fault}") from None
-        if (beside := decided.shadow) is not None and beside.decision is not None:
-            name = "" if beside.policy is None else f" {beside.policy.name} {beside.policy.version}"
+        if (other := decided.shadow) is not None and other.decision is not None:
+            name = "" if other.policy is None else f" {other.policy.name} {other.policy.version}"
             source = f"policy{name}".rstrip()
-            beside_notes = (f"the rule's reason: {decided.reason.summary}",)
+            other_notes = (f"the rule's reason: {decided.reason.summary}",)
             return Recommendation(
-                beside.decision, "decided in shadow mode", source, notes=beside_notes
+                other.decision, "decided in shadow mode", source, notes=other_notes
             )
         source = f"{decided.source} {decided.policy.name} {decided.policy.version}".rstrip()
         if decided.cause:

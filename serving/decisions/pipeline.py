@@ -4,7 +4,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from loadmaster.serving.decisions.guard import Guard
 from loadmaster.serving.decisions.request import (
@@ -22,6 +23,7 @@ from loadmaster.serving.decisions.request import (
 )
 from loadmaster.serving.policies.versions import Routing
 from loadmaster.serving.settings import EndpointSettings
+from loadmaster.serving.system import Endpoint
 from loadmaster.serving.worker.pool import CircuitBreaker, Worker
 from loadmaster.serving.worker.worker import PolicyRunner
 
@@ -105,6 +107,16 @@ class DecisionPipeline:
         return decided._replace(
             decision=decision, cause=cause, guard=limited.messages, guarded=limited.kinds
         )
+
+
+def agreement_of(
+    endpoint: Endpoint[Any, Any, Any], decision: Mapping[str, Any], other: Mapping[str, Any]
+) -> float:
+    """How close two decisions about a state are, from 0 to 1."""
+    if decision == other:
+        return 1.0
+    kind = endpoint.decision
+    return endpoint.agreement(kind.model_validate(decision), kind.model_validate(other))
 
 
 async def warm_up(

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from loadmaster.serving.decisions.episode_learner import EpisodeLearner
-from loadmaster.serving.decisions.pipeline import DecisionPipeline, warm_up
+from loadmaster.serving.decisions.pipeline import DecisionPipeline, agreement_of, warm_up
 from loadmaster.serving.decisions.policy_memory import format_of
 from loadmaster.serving.decisions.request import (
     DOWN,
@@ -19,12 +19,11 @@ from loadmaster.serving.decisions.request import (
     RequestError,
     RequestOptions,
     feedback_model,
-    iso,
     line_of,
     read,
     to_json,
 )
-from loadmaster.serving.decisions.steering import SteeringReport
+from loadmaster.serving.decisions.steering import read_report, shown_report
 from loadmaster.serving.decisions.tenant import Tenant
 from loadmaster.serving.decisions.tenant_admin import TenantAdmin
 from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TenantAccess, tenant_of
@@ -218,14 +217,7 @@ class DecisionService:
             tenant.add_step(name, proposed.step)
         agrees = agreement = None
         if (other := proposed.decision) is not None:
-            kind = self.endpoint.decision
-            agreement = (
-                1.0
-                if other == decided.decision
-                else self.endpoint.agreement(
-                    kind.model_validate(decided.decision), kind.model_validate(other)
-                )
-            )
+            agreement = agreement_of(self.endpoint, decided.decision, other)
             agrees = agreement == 1.0
         return {
             "policy": {"name": routing.shadow.name, "version": routing.shadow.version},
@@ -287,17 +279,10 @@ class DecisionService:
         self._tenants.changed(tenant, now)
         return {"accepted": True, "reward": reward, "tenant": tenant.name}
 
-    @staticmethod
-    def parse_steering(raw: bytes) -> SteeringReport:
-        """A report of a steerer; raises RequestError if it is invalid."""
-        return read(SteeringReport, raw)
-
     async def steering(self, raw: bytes) -> dict[str, Any]:
         """Keep the last report of a steerer, for the tenant's status."""
-        report = self.parse_steering(raw)
-        tenant = await self._tenant(report.tenant)
-        at = iso(self._clock())
-        tenant.steering = {**report.model_dump(exclude={"tenant"}), "time": at}
+        tenant = await self._tenant(read_report(raw).tenant)
+        tenant.steering = shown_report(raw, self._clock())
         return {"accepted": True, "tenant": tenant.name}
 
     def _acts(self, tenant: Tenant) -> tuple[str, str]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 from loadmaster.serving.decisions.request import RequestOptions
 from loadmaster.serving.decisions.service import DecisionService
+from loadmaster.serving.decisions.steering import read_report
 from loadmaster.serving.decisions.tenant_names import ALL_TENANTS, DEFAULT_TENANT, TenantAccess
 from loadmaster.serving.policies.control_view import ControlState
 from loadmaster.serving.policies.manager import AdminAction, pause_reason, read_action
@@ -87,7 +88,7 @@ class RoutedSystem:
         return await self._routed(tenant, "feedback", [raw])
 
     async def steering(self, raw: bytes, access: TenantAccess) -> Json:
-        tenant = self._local.parse_steering(raw).tenant
+        tenant = read_report(raw).tenant
         access.require(tenant)
         return await self._routed(tenant, "steering", [raw])
 
@@ -149,7 +150,7 @@ class RoutedSystem:
         if name == "feedback":
             tenant = self._local.parse_feedback(arguments[0]).tenant
         elif name == "steering":
-            tenant = self._local.parse_steering(arguments[0]).tenant
+            tenant = read_report(arguments[0]).tenant
         if tenant is None:
             tenant = arguments[1] if name == "decisions" else arguments[0]
         replica = self._replica

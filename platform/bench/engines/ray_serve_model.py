@@ -97,7 +97,7 @@ class ServeModel:
         self._events: list[tuple[float, int, Replica]] = []  # ends of work
         self._number, self.target = 0, bounds[0]
         self._seen: deque[tuple[float, int, int]] = deque()  # ongoing and queued
-        self._wish: tuple[int, float] = (0, 0.0)  # direction, since when
+        self._due: tuple[int, float] = (0, 0.0)  # direction, since when
         self.readings = Readings(0.0, {"all": 0.0}, {"all": 0.0}, {"all": 0.0})
         self.readings.buckets = {bound_s: {"all": 0.0} for bound_s in BOUNDS_S}
         self.on_tick: Callable[[], None] = lambda: None
@@ -180,13 +180,13 @@ class ServeModel:
         wanted = math.ceil(self.policy(self._context())[0])
         wanted = min(max(wanted, self._bounds[0]), self._bounds[1])
         direction = (wanted > self.target) - (wanted < self.target)
-        if direction != self._wish[0]:
-            self._wish = direction, self.now_s
+        if direction != self._due[0]:
+            self._due = direction, self.now_s
         config = self.config
         delay_s = config.upscale_delay_s if direction > 0 else config.downscale_delay_s
-        if direction and self.now_s - self._wish[1] >= delay_s:
+        if direction and self.now_s - self._due[1] >= delay_s:
             self._scale(wanted)
-            self._wish = 0, self.now_s
+            self._due = 0, self.now_s
         self.on_tick()
 
     def _scale(self, target: int) -> None:

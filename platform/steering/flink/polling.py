@@ -68,8 +68,8 @@ class Poller:
         self._sleep(max(self._refresh_s - max(self._clock() - at, 0.0), 0.0))
         job = self._client.job(self._job)
         metrics = {
-            vertex: self._client.metrics(self._job, vertex, asked) if asked else []
-            for vertex, asked in names.items()
+            vertex: self._client.metrics(self._job, vertex, wanted) if wanted else []
+            for vertex, wanted in names.items()
         }
         return FlinkPoll(self._clock(), job, metrics, self._rescales())
 

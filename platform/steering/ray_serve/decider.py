@@ -155,12 +155,12 @@ class Decider:
 
 def _answer(decided: Decision, mode: Mode, now_s: float) -> Answer:
     """The decision; in mode shadow the policy's, which is beside that of the service's rule."""
-    beside = decided.shadow if mode == "shadow" else None
+    other = decided.shadow if mode == "shadow" else None
     decision, source = decided.decision, f"{decided.source} {decided.policy.name}"
     reason = decided.reason.summary
-    if beside is not None and beside.decision is not None:
-        decision, reason = beside.decision, "decided in shadow mode"  # the other is the rule's
-        source = "policy" if beside.policy is None else f"policy {beside.policy.name}"
+    if other is not None and other.decision is not None:
+        decision, reason = other.decision, "decided in shadow mode"  # the other is the rule's
+        source = "policy" if other.policy is None else f"policy {other.policy.name}"
     replicas = float(decision["replicas"])
     if not math.isfinite(replicas) or replicas < 0:
         raise ValueError(f"{replicas} replicas; expected a number from 0")

@@ -89,7 +89,7 @@ class SlurmEngine:
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._ran: frozenset[str] | None = None  # jobs that ran in the last step
         self._replanned_s = float("-inf")
-        self._ask = EVENT
+        self._phase = EVENT
         self._changed: dict[int, Mark] = {}  # by this step
 
     def observe(self, now_s: float) -> Observation:
@@ -108,12 +108,12 @@ class SlurmEngine:
         if state.document is None:
             return Observation(None, None, outcomes=outcomes, started=started, notes=state.notes)
         if now_s >= self._replanned_s + own.replan_s:
-            self._ask, self._replanned_s = EVENT, now_s
-        document = {**state.document, "ask": self._ask, "users": self._statistics()}
+            self._phase, self._replanned_s = EVENT, now_s
+        document = {**state.document, "ask": self._phase, "users": self._statistics()}
         present = {record["id"] for record in document["jobs"]}
         document["ranks"] = {name: rank for name, rank in self._ranks.items() if name in present}
         digest = (
-            self._ask,
+            self._phase,
             tuple((name, tuple(sorted(state.running[name].nodes))) for name in state.running),
             tuple(state.waiting),
             tuple((machine["name"], machine["gpus"]) for machine in document["machines"]),
@@ -126,8 +126,8 @@ class SlurmEngine:
         self._ranks = dict(decision.get("ranks") or {})
         stops = list(decision["stop"])
         starts = {start["job"]: start["placements"] for start in decision["start"]}
-        if self._ask == EVENT:
-            self._ask = PLACING  # from the next step on, with the new ranks
+        if self._phase == EVENT:
+            self._phase = PLACING  # from the next step on, with the new ranks
         if stops and not own.preempt:
             stops, starts = [], {}  # what it starts may need what it stops: placed in the next step
         found, occupied = list[Command](), set[str]()

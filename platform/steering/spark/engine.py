@@ -191,7 +191,7 @@ class SparkEngine:
         self._started: frozenset[str] | None = None
         self._decision: Mapping[str, Any] | None = None
         self._decided_s = float("-inf")
-        self._told: set[str] = set()  # waiting jobs that a plan had
+        self._planned: set[str] = set()  # waiting jobs that a plan had
 
     def observe(self, now_s: float) -> Observation:
         known = self._known
@@ -222,7 +222,7 @@ class SparkEngine:
         known = self._known
         plan = plan_of(decision, known.limit_factor, known.may_idle)
         waiting = {job.id for job in self._report.jobs if not job.has_started}
-        self._told &= waiting
+        self._planned &= waiting
 
         def give() -> None:
             self._require_scheduler()
@@ -231,7 +231,7 @@ class SparkEngine:
 
         def tell(job: str) -> None:
             self._require_scheduler()
-            self._told.add(job)
+            self._planned.add(job)
 
         with known.lock:
             is_same = known.plan is not None and known.plan.id == plan.id
@@ -246,7 +246,7 @@ class SparkEngine:
             commands += [
                 Command(START, job, f"{job} may start", partial(tell, job))
                 for job in plan.jobs
-                if job in waiting - self._told
+                if job in waiting - self._planned
             ]
         return commands
 
