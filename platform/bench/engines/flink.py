@@ -78,7 +78,7 @@ SAMPLE_S = 0.4
 FIXED_PLAN, RULE, POLICY = ARMS = ("fixed", "flink", "sure")
 EVERY_MIN = 1  # minutes between decisions, as of `loadmaster steer`
 TABLE = "flink.csv"
-AT_ONCE = 2  # repeats in one cluster
+AT_ONCE = 4  # repeats in one cluster
 
 
 @dataclass

@@ -1,7 +1,8 @@
 """Completion of GPU jobs on a real Slurm: its FIFO with backfill, a rule, and DAS, on equal jobs.
 
 `slurm-fifo` has nodes of equal weight, which is the default; `slurm-fifo-weights` fills those with
-fast GPUs first, by node weights.
+fast GPUs first, by node weights. `das` only starts jobs, `das-preempt` also stops and moves them:
+jobs keep their progress, as those with checkpoints do.
 
 Each arm has a cluster of its own on this machine; jobs sleep for as long as their work takes on the
 slowest GPU that they got. Arms run at the same time, so that load on the machine affects all alike.
@@ -53,18 +54,40 @@ LONGEST_S = 3600.0  # of a job, at the speed of a V100
 GRACE_S = 60
 EVERY_S = 0.4
 FIRST_SEED = 880_000
-FIFO, WEIGHTS, RULE, POLICY = ARMS = ("slurm-fifo", "slurm-fifo-weights", "las-fastest", "das")
-OWN = FIFO, WEIGHTS  # Slurm's order, with backfill
-RECOMMENDERS = {RULE: RULE, POLICY: "bundle:das"}
+FIFO, WEIGHTS = OWN = "slurm-fifo", "slurm-fifo-weights"  # Slurm's order, with backfill
+RULE, POLICY, PREEMPTING = STEERED = "las-fastest", "das", "das-preempt"
+ARMS = OWN + STEERED
+RECOMMENDERS = {RULE: RULE, POLICY: "bundle:das", PREEMPTING: "bundle:das"}
+RESTART_S = 1.5 * PACE  # from a stop to the next start
 SIMULATED = {FIFO: "fifo-first-fit", WEIGHTS: "fifo-fastest", RULE: RULE}
-AT_ONCE = 5  # repeats; each takes 15% of a core
+AT_ONCE = 10  # clusters; each takes 6% of a core
 
-# A job sleeps as long as its work takes on the slowest of its machines, the last in its list.
-_SCRIPT = (
-    "n=$(echo $SLURM_JOB_NODELIST | tr -dc 0-9 | tail -c 1); set -- {seconds}; "
-    "shift $((n - 1)); date +%s.%N > {folder}/{job}.start; sleep $1; "
-    "date +%s.%N > {folder}/{job}.part && mv {folder}/{job}.part {folder}/{job}.end"
-)
+# A job sleeps as long as its work takes on the slowest of its machines, the last in its list. Where
+# it is stopped, it keeps how much is left.
+_SCRIPT = """
+file={folder}/{job}
+n=$(echo $SLURM_JOB_NODELIST | tr -dc 0-9 | tail -c 1)
+set -- {speeds}
+shift $((n - 1))
+speed=$1
+left=$(cat $file.left 2>/dev/null || echo {work})
+begin=$(date +%s.%N)
+[ -e $file.start ] || echo $begin > $file.start
+keep() {{
+    kill $sleeping
+    now=$(date +%s.%N)
+    awk "BEGIN {{ print $left - ($now - $begin) * $speed }}" > $file.part
+    mv $file.part $file.left
+    echo stopped >> $file.stops
+    exit 1
+}}
+trap keep TERM
+sleep $(awk "BEGIN {{ print $left / $speed }}") &
+sleeping=$!
+wait $sleeping
+date +%s.%N > $file.part
+mv $file.part $file.end
+"""
 
 
 class PacedSlurm(SlurmCommands):
@@ -129,32 +152,37 @@ def build_case(seed: int, load: float, count: int = JOBS) -> Case:
         len(jobs.gpu),
     )
     settings = GpuSchedulingSettings(
-        machines=groups, arrivals="trace", interference=False, stragglers=0.0
+        machines=groups, arrivals="trace", interference=False, stragglers=0.0, restart_s=RESTART_S
     )
     return Case(seed, load, jobs, settings, workload)
 
 
-def measure(
-    report_step: Callable[[str], None], repeats: int, folder: Path | None = None
-) -> Iterator[Figure]:
-    """Run all repeats, some at once; write a CSV of jobs, and one of repeats with predictions."""
-    report_step("slurm: a short run, which compiles what decides")
-    for arm in RECOMMENDERS:
-        run_arm(build_case(FIRST_SEED - 1, LOADS[0], 3), arm)
+def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Figure]:
+    """Run all repeats, some at once; write a CSV of jobs, and one of repeats with predictions.
+
+    Runs that are in the CSV of `folder` already are not repeated.
+    """
     cases = [build_case(FIRST_SEED + one, load) for load in LOADS for one in range(repeats)]
-    rows = list[dict[str, Any]]()
-    for first in range(0, len(cases), AT_ONCE):
-        some = cases[first : first + AT_ONCE]
-        report_step(f"slurm: runs {first + 1} to {first + len(some)} of {len(cases)}")
-        with ThreadPoolExecutor(len(some) * len(ARMS)) as pool:
-            running = [pool.submit(run_arm, case, arm) for case in some for arm in ARMS]
-            rows += [row for one in running for row in one.result()]
-        if folder is not None:
-            write_tables(folder, {"jobs.csv": rows})
+    file = folder / "jobs.csv"
+    rows = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["load", "seed", "arm"])
+    known = set(zip(rows.load, rows.seed, rows.arm, strict=True))
+    runs = [(one, arm) for one in cases for arm in ARMS if (one.load, one.seed, arm) not in known]
+    if runs:
+        report_step("slurm: short runs, which compile what decides")
+        for arm in (RULE, POLICY):
+            run_arm(build_case(FIRST_SEED - 1, LOADS[0], 3), arm)
+    for first in range(0, len(runs), AT_ONCE):
+        some = runs[first : first + AT_ONCE]
+        report_step(f"slurm: runs {first + 1} to {first + len(some)} of {len(runs)}")
+        with ThreadPoolExecutor(len(some)) as pool:
+            found = [
+                row for arm_rows in pool.map(lambda run: run_arm(*run), some) for row in arm_rows
+            ]
+        rows = pd.concat([rows, pd.DataFrame(found)]).sort_values(["load", "seed", "arm", "job"])
+        write_tables(folder, {file.name: rows})
     report_step("slurm: the same jobs in the simulator")
-    table = compare(cases, pd.DataFrame(rows))
-    if folder is not None:
-        write_tables(folder, {"repeats.csv": table})
+    table = compare(cases, rows)
+    write_tables(folder, {"repeats.csv": table})
     for load, found in table.groupby("load"):
         yield from figures(f"engines/slurm/load-{load:g}", found)
 
@@ -199,11 +227,17 @@ def run_arm(case: Case, arm: str) -> list[dict[str, Any]]:
                 "submit_s": PACE * (submitted[job] - began_s),
                 "start_s": PACE * (_seconds(ends[job].with_suffix(".start")) - began_s),
                 "end_s": PACE * (_seconds(ends[job]) - began_s),
-                "steps": steps["steps"], "degraded_steps": steps["degraded"],
+                "stops": _stops(ends[job]), "steps": steps["steps"],
+                "degraded_steps": steps["degraded"],
                 "machine_load": getloadavg()[0],
             }
             for job in range(len(submitted))
         ]  # fmt: skip
+
+
+def _stops(end: Path) -> int:
+    file = end.with_suffix(".stops")
+    return len(file.read_text().splitlines()) if file.exists() else 0
 
 
 def _seconds(path: Path) -> float:
@@ -212,9 +246,9 @@ def _seconds(path: Path) -> float:
 
 def _submit(cluster: SlurmCluster, jobs: Jobs, job: int) -> None:
     work_s, instances = float(jobs.duration_s[job]), int(jobs.instances[job])
-    seconds = [work_s / GPU_TYPES[kind].speed / PACE for kind in TYPES]
+    speeds = [GPU_TYPES[kind].speed for kind in TYPES]
     command = _SCRIPT.format(
-        seconds=" ".join(f"{one:.3f}" for one in seconds), folder=cluster.folder, job=job
+        speeds=" ".join(map(str, speeds)), work=work_s / PACE, folder=cluster.folder, job=job
     )
     gpus = int(jobs.gpu[job])
     if gpus % WHOLE:
@@ -224,14 +258,15 @@ def _submit(cluster: SlurmCluster, jobs: Jobs, job: int) -> None:
     else:
         wants = [f"--gres=gpu:{gpus // WHOLE}"]
     # A limit as users give it, by which Slurm backfills.
-    minutes = math.ceil(2 * max(seconds) / 60)
+    minutes = math.ceil(2 * work_s / PACE / min(speeds) / 60)
     cluster.submit(command, *wants, f"--time={minutes}", f"--account=u{jobs.user[job]}")
 
 
 def _steer(slurm: PacedSlurm, arm: str, stopped: threading.Event, steps: dict[str, int]) -> None:
     settings = SlurmSettings(
-        owner="account", grace_s=GRACE_S * PACE, start_s=4 * PACE, retry_s=8 * PACE, timeout_s=30
-    )
+        owner="account", preempt=arm == PREEMPTING, grace_s=GRACE_S * PACE, start_s=4 * PACE,
+        retry_s=8 * PACE, timeout_s=30,
+    )  # fmt: skip
     engine = SlurmEngine(slurm, settings, since_s=slurm.origin_s)
     cadence = Cadence(pause_s=0, refresh_s=15 * PACE, stale_s=45 * PACE)
     recommender = find_recommender([RECOMMENDERS[arm]], SPEC.endpoint)
@@ -244,10 +279,12 @@ def _steer(slurm: PacedSlurm, arm: str, stopped: threading.Event, steps: dict[st
 
 def compare(cases: Sequence[Case], rows: pd.DataFrame) -> pd.DataFrame:
     """Measured and simulated mean completion by repeat and arm."""
-    policy = DasPolicy.load(pretrained_folder() / POLICY)
+    policy = DasPolicy.load(pretrained_folder() / "das")
 
-    def simulate(arm: str, case: Case) -> EpisodeResult:
-        if arm == POLICY:
+    def simulate(arm: str, case: Case) -> EpisodeResult | None:
+        if arm == POLICY:  # which moves jobs in the simulator
+            return None
+        if arm == PREEMPTING:
             return policy.run(case.settings, case.seed, case.workload)
         return run_episode(SIMULATED[arm], case.settings, case.seed, case.workload)
 
@@ -263,8 +300,8 @@ def compare(cases: Sequence[Case], rows: pd.DataFrame) -> pd.DataFrame:
                     "load": case.load, "seed": case.seed, "arm": arm,
                     "completion_s": completion_s[case.load, case.seed, arm],
                     "running_s": running_s[case.load, case.seed, arm],
-                    "simulated_completion_s": float(np.nanmean(result.jct_s)),
-                    "simulated_running_s": float(np.nanmean(result.run_s)),
+                    "simulated_completion_s": result and float(np.nanmean(result.jct_s)),
+                    "simulated_running_s": result and float(np.nanmean(result.run_s)),
                 }
             )  # fmt: skip
     return pd.DataFrame(found)
@@ -280,8 +317,9 @@ def figures(name: str, table: pd.DataFrame) -> Iterator[Figure]:
         yield Figure(
             f"{name}/{arm}/completion_s", float(values.mean()), "s", higher_is_better=False
         )
-        error = 100 * float(simulated.mean() / values.mean() - 1)
-        yield Figure(f"{name}/{arm}/simulation_error_percent", error, "%")
+        if arm != POLICY:
+            error = 100 * float(simulated.mean() / values.mean() - 1)
+            yield Figure(f"{name}/{arm}/simulation_error_percent", error, "%")
         for own in OWN if arm not in OWN else ():
             change = paired_difference(values, by_arm[own][0])
             interval = change.percent_interval
