@@ -23,7 +23,7 @@ from loadmaster.serving.decisions.request import (
     read,
     to_json,
 )
-from loadmaster.serving.decisions.steering import read_report, shown_report
+from loadmaster.serving.decisions.steering import keep_report
 from loadmaster.serving.decisions.tenant import Tenant
 from loadmaster.serving.decisions.tenant_admin import TenantAdmin
 from loadmaster.serving.decisions.tenant_names import DEFAULT_TENANT, TenantAccess, tenant_of
@@ -281,9 +281,7 @@ class DecisionService:
 
     async def steering(self, raw: bytes) -> dict[str, Any]:
         """Keep the last report of a steerer, for the tenant's status."""
-        tenant = await self._tenant(read_report(raw).tenant)
-        tenant.steering = shown_report(raw, self._clock())
-        return {"accepted": True, "tenant": tenant.name}
+        return await keep_report(raw, self._tenants, self._clock)
 
     def _acts(self, tenant: Tenant) -> tuple[str, str]:
         """What decides for the tenant now, and why."""

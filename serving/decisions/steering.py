@@ -1,11 +1,13 @@
 """Reports of `loadmaster steer`: what the last step did to a tenant's engine, for its status."""
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 from pydantic import Field
 
 from loadmaster.serving.decisions.request import iso, read
 from loadmaster.serving.decisions.tenant_names import TENANT_FIELD, TenantName
+from loadmaster.serving.decisions.tenant_registry import TenantRegistry
 from loadmaster.serving.system import Record
 
 LINE_MAX = 300  # characters
@@ -28,6 +30,11 @@ def read_report(raw: bytes) -> SteeringReport:
     return read(SteeringReport, raw)
 
 
-def shown_report(raw: bytes, now_s: float) -> dict[str, Any]:
-    """The report in a request as the status has it."""
-    return {**read_report(raw).model_dump(exclude={"tenant"}), "time": iso(now_s)}
+async def keep_report(
+    raw: bytes, tenants: TenantRegistry, clock: Callable[[], float]
+) -> dict[str, Any]:
+    """Keep the report in a request for the status of its tenant, in place of the last one."""
+    report = read_report(raw)
+    tenant = tenants.find(report.tenant) or await tenants.get(report.tenant)
+    tenant.steering = {**report.model_dump(exclude={"tenant"}), "time": iso(clock())}
+    return {"accepted": True, "tenant": tenant.name}
