@@ -58,7 +58,7 @@ FIFO, WEIGHTS = OWN = "slurm-fifo", "slurm-fifo-weights"  # Slurm's order, with 
 RULE, POLICY, PREEMPTING = STEERED = "las-fastest", "das", "das-preempt"
 ARMS = OWN + STEERED
 RECOMMENDERS = {RULE: RULE, POLICY: "bundle:das", PREEMPTING: "bundle:das"}
-RESTART_S = 1.5 * PACE  # from a stop to the next start
+RESTART_S = 3 * PACE  # from a stop to the next start
 SIMULATED = {FIFO: "fifo-first-fit", WEIGHTS: "fifo-fastest", RULE: RULE}
 AT_ONCE = 10  # clusters; each takes 6% of a core
 
@@ -265,7 +265,7 @@ def _submit(cluster: SlurmCluster, jobs: Jobs, job: int) -> None:
 def _steer(slurm: PacedSlurm, arm: str, stopped: threading.Event, steps: dict[str, int]) -> None:
     settings = SlurmSettings(
         owner="account", preempt=arm == PREEMPTING, grace_s=GRACE_S * PACE, start_s=4 * PACE,
-        retry_s=8 * PACE, timeout_s=30,
+        retry_s=8 * PACE, settle_s=2 * PACE, timeout_s=30,
     )  # fmt: skip
     engine = SlurmEngine(slurm, settings, since_s=slurm.origin_s)
     cadence = Cadence(pause_s=0, refresh_s=15 * PACE, stale_s=45 * PACE)

@@ -59,6 +59,12 @@ class SlurmSettings(Settings):
     retry_s: float = Field(
         default=15, gt=0, description="After it a job that has not started waits again."
     )
+    settle_s: float = Field(
+        default=5,
+        ge=0,
+        description="A requeued job waits at least so long: if it starts while its last run still "
+        "ends, Slurm takes that end for the end of the new run, and the job is lost.",
+    )
     owner: Literal["user", "account", "name"] = Field(
         default="user", description="What tells whose jobs resemble each other."
     )
@@ -85,6 +91,7 @@ class SlurmEngine:
         self._since_s = time.time() if since_s is None else since_s
         self._state = ClusterState(None, {}, {}, ())
         self._ranks: dict[str, Any] = {}
+        self._waiting_since_s: dict[str, float] = {}  # when jobs were first seen waiting
         self._users: dict[str, tuple[int, float]] = {}  # finished jobs, sum of log(1 + minutes)
         self._ended: OrderedDict[int, None] = OrderedDict()
         self._ran: frozenset[str] | None = None  # jobs that ran in the last step
@@ -101,6 +108,8 @@ class SlurmEngine:
         self._state = state = cluster_state(
             jobs, nodes, own.gpu_types, own.default_gpu, now_s, self._times
         )
+        seen_s = self._waiting_since_s
+        self._waiting_since_s = {name: seen_s.get(name, now_s) for name in state.waiting}
         running = frozenset(str(job.id) for job in jobs if RUNNING in job.states)
         started = running - self._ran if self._ran is not None else frozenset()
         self._ran = running
@@ -145,7 +154,7 @@ class SlurmEngine:
             waiting = state.waiting.get(name)
             where = {str(one["machine"]): int(one["instances"]) for one in placements}
             # One that runs comes back from its stop, and is started then.
-            if waiting is None or occupied & where.keys():
+            if waiting is None or occupied & where.keys() or self._is_settling(name, waiting):
                 continue
             text = ", ".join(f"{machine} x{count}" for machine, count in where.items())
             found.append(
@@ -153,6 +162,11 @@ class SlurmEngine:
             )
         late = [job for name, job in state.waiting.items() if name not in starts]
         return [*found, *self._put_off(late)]
+
+    def _is_settling(self, name: str, job: SlurmJob) -> bool:
+        is_requeued = job.submit_s > job.first_submit_s
+        settled_s = self._waiting_since_s[name] + self._settings.settle_s
+        return is_requeued and self._now_s < settled_s
 
     def _may_stop(self, job: SlurmJob) -> bool:
         return job.requeues and not job.constrained and job.states == (RUNNING,)

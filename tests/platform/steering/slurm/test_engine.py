@@ -101,6 +101,21 @@ def test_job_that_stops_keeps_its_first_submit_time_and_its_run_time() -> None:
     assert (record["age_s"], record["ran_s"]) == (slurm.now_s - 1000, 30)
 
 
+def test_requeued_job_starts_only_after_its_last_run_has_ended() -> None:
+    """A restart within half a second was taken for ended by Slurm 22.05, and the job lost."""
+    slurm = FakeSlurm(job(1))
+    decider = Decider(start=[start("1", n1=1)], stop=[], wait=0)
+    Steered(slurm, decider).step()
+    slurm.now_s += 10
+    slurm.requeue(1)
+    steered = Steered(slurm, decider, settle_s=5)  # another process, which has not seen the run
+    for _ in range(5):
+        assert steered.step().commands == ()
+    assert slurm.records[1]["job_state"] == "PENDING"
+    assert steered.step().commands == ("start 1 on n1 x1",)
+    assert slurm.records[1]["job_state"] == "RUNNING"
+
+
 def test_stops_are_dropped_without_preempt_and_jobs_placed_in_the_next_step() -> None:
     running = job(1, job_state="RUNNING", nodes="n1", tres_per_node="gres:gpu:4", start_time=1000)
     slurm = FakeSlurm(running, job(2, tres_per_node="gres:gpu:4"))
