@@ -175,10 +175,8 @@ def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> I
         some = runs[first : first + AT_ONCE]
         report_step(f"slurm: runs {first + 1} to {first + len(some)} of {len(runs)}")
         with ThreadPoolExecutor(len(some)) as pool:
-            found = [
-                row for arm_rows in pool.map(lambda run: run_arm(*run), some) for row in arm_rows
-            ]
-        rows = pd.concat([rows, pd.DataFrame(found)]).sort_values(["load", "seed", "arm", "job"])
+            new = [row for one in pool.map(lambda run: run_arm(*run), some) for row in one]
+        rows = pd.concat([rows, pd.DataFrame(new)]).sort_values(["load", "seed", "arm", "job"])
         write_tables(folder, {file.name: rows})
     report_step("slurm: the same jobs in the simulator")
     table = compare(cases, rows)

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,10 @@ from loadmaster.platform.bench.engines.spark_cluster import (
     fetch_spark,
 )
 from loadmaster.platform.bench.engines.spark_replay import PREDICTED, predict
+from loadmaster.platform.bench.engines.spark_simulation import Steering, simulate
 from loadmaster.platform.bench.measurements import Figure
 from loadmaster.platform.evaluation.statistics import paired_difference, summarise
+from loadmaster.platform.steering.core import Recommender
 from loadmaster.platform.steering.jobs import Cadence, JobSteerer, Limits
 from loadmaster.platform.steering.loop import steer
 from loadmaster.platform.steering.recommenders import find_recommender
@@ -48,6 +50,7 @@ PROFILE_SEED = 900_000
 RECOMMENDERS = {"srpt-caps": "srpt-caps", "decima": "bundle:decima"}
 ARMS = ("fifo", "fair", *RECOMMENDERS)
 EVERY_S, PAUSE_S = 0.1, 0.2
+STEERED_RULE = "spark-steered"  # Spark's order, changed by plans
 LIMITS = Limits(commands_per_minute=1200)  # five plans a second, and the jobs that they start
 
 
@@ -162,33 +165,61 @@ def run_arms(
 
 
 def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Figure]:
-    """Run all repeats; the CSV files are written after each one."""
+    """Run all repeats; the CSV files are written after each one, and not repeated."""
     folder.mkdir(parents=True, exist_ok=True)
-    rows: list[pd.DataFrame] = []
-    predictions: list[dict[str, Any]] = []
+    file, predictions_file = folder / "jobs.csv", folder / "predictions.csv"
+    known = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["seed"])
+    found = pd.read_csv(predictions_file) if predictions_file.exists() else pd.DataFrame()
+    rows, predictions = [known], [found]
+    todo = [seed for seed in range(repeats) if seed not in set(known["seed"])]
     with tempfile.TemporaryDirectory() as work:
-        report_step("spark: a run for the profile")
-        batch = draw_jobs(PROFILE_SEED, batch=True)
-        run_arms(("fifo",), batch, Path(work) / "profile", None)
         profile = Path(work) / "profile" / "fifo" / "events"
-        for seed in range(repeats):
+        if todo:
+            report_step("spark: a run for the profile")
+            run_arms(("fifo",), draw_jobs(PROFILE_SEED, batch=True), Path(work) / "profile", None)
+        for seed in todo:
             report_step(f"spark: repeat {seed + 1} of {repeats}")
             jobs, place = draw_jobs(seed), Path(work) / str(seed)
-            found = run_arms(ARMS, jobs, place, profile)
-            for arm, frame in found.items():
+            for arm, frame in run_arms(ARMS, jobs, place, profile).items():
                 frame.insert(0, "arm", arm)
                 frame.insert(0, "seed", seed)
                 frame["completion_s"] = completion_s(frame)
                 frame["work_s"] = [job.work_ms / 1000 for job in jobs]
                 rows.append(frame)
                 if arm in PREDICTED:
-                    predictions += [
-                        {"seed": seed, "arm": arm, **row}
-                        for row in predict(place / arm / "events", arm, len(jobs), SLOTS, frame)
-                    ]
-            pd.concat(rows).to_csv(folder / "jobs.csv", index=False)
-            pd.DataFrame(predictions).to_csv(folder / "predictions.csv", index=False)
-    yield from figures(pd.concat(rows), pd.DataFrame(predictions))
+                    predicted = predict(place / arm / "events", arm, len(jobs), SLOTS, frame)
+                    predictions.append(pd.DataFrame(predicted).assign(seed=seed, arm=arm))
+            pd.concat(rows).to_csv(file, index=False)
+            pd.concat(predictions).to_csv(predictions_file, index=False)
+    report_step("spark: the steered runs in the simulator")
+    table, recorded = pd.concat(rows), pd.concat(predictions)
+    steered = pd.DataFrame(steered_predictions(table))
+    every = pd.concat([recorded[recorded["rule"] != STEERED_RULE], steered])
+    every.to_csv(predictions_file, index=False)
+    yield from figures(table, every)
+
+
+def steered_predictions(measured: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    """Predicted means of the steered arms: plans of the recommenders in Spark's own order."""
+    profile = {
+        (job.name, f"{job.name} {place}"): float(np.mean(stage.durations_ms))
+        for job in draw_jobs(PROFILE_SEED, batch=True)
+        for place, stage in enumerate(job.stages)
+    }
+    means = measured.groupby(["arm", "seed"])["completion_s"].mean()
+    for arm, name in RECOMMENDERS.items():
+        recommender = find_recommender([name], SPEC.endpoint)
+        steering = Steering(partial(_decide, recommender, arm), profile)
+        for seed in sorted(set(measured["seed"])):
+            predicted = float(np.mean(simulate(draw_jobs(int(seed)), SLOTS, "fifo", steering)))
+            yield {
+                "seed": seed, "arm": arm, "rule": STEERED_RULE, "predicted_s": predicted,
+                "measured_s": float(means[arm, seed]),
+            }  # fmt: skip
+
+
+def _decide(recommender: Recommender, arm: str, state: Mapping[str, Any]) -> Mapping[str, Any]:
+    return recommender.recommend(arm, state).decision
 
 
 def figures(jobs: pd.DataFrame, predictions: pd.DataFrame) -> Iterator[Figure]:
