@@ -24,7 +24,12 @@ import numpy as np
 
 from loadmaster.models.manifest import pretrained_folder
 from loadmaster.platform.bench.bench_server import bench_server
-from loadmaster.platform.bench.engines.ray_serve_cluster import SLEEPER, serve_cluster, sleeper
+from loadmaster.platform.bench.engines.ray_serve_cluster import (
+    SLEEPER,
+    serve_cluster,
+    set_cluster_env,
+    sleeper,
+)
 from loadmaster.platform.bench.engines.ray_serve_model import (
     Arrival,
     Config,
@@ -96,6 +101,7 @@ class Arm:
 
 def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Figure]:
     """Run all policies `repeats` times; write runs and paired differences as CSV files."""
+    set_cluster_env()  # the model imports Ray
     yield from measure_model(report_step, repeats, folder)
     yield from measure_real(report_step, repeats, folder)
 

@@ -49,13 +49,18 @@ def sleeper(options: dict[str, Any]) -> Any:
     ).bind()
 
 
+def set_cluster_env() -> None:
+    """Set variables that Ray reads at its import."""
+    set_serve_env()
+    os.environ.setdefault("RAY_metrics_report_interval_ms", METRICS_MS)
+    # Requests are sent from several event loops.
+    os.environ["RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"] = "1"
+
+
 @contextmanager
 def serve_cluster(cpus: int = 8) -> Iterator[str]:
     """Run Ray and Serve; yield the URL of the dashboard. This process is connected to it."""
-    set_serve_env()  # before the import of Ray, which reads variables
-    os.environ.setdefault("RAY_metrics_report_interval_ms", METRICS_MS)
-    # Requests are sent from several event loops, one after another.
-    os.environ["RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"] = "1"
+    set_cluster_env()
     import ray
     from ray import serve
 
