@@ -67,7 +67,8 @@ class ServiceReports:
         with self._lock:
             pending, self._pending = self._pending, {}
         for name, result in pending.items():
-            key = result.result, result.line()[:LINE_MAX]
+            line = result.line().removeprefix(f"{name} {result.result}: ")
+            key = result.result, line[:LINE_MAX]
             before, sent_s = self._sent.get(name, (None, float("-inf")))
             now_s = self._clock()
             if key == before and now_s < sent_s + REPEAT_S:

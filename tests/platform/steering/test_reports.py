@@ -48,7 +48,7 @@ def test_changes_are_sent_at_once_and_the_same_after_a_while() -> None:
     reports.record(step("a/b"))
     reports.send()
     (_, again, line), (tenant, _, _) = client.sent[2:]
-    assert (again, line) == ("acted", step("gpu", "acted").line())
+    assert (again, line) == ("acted", step("gpu", "acted").line().removeprefix("gpu acted: "))
     assert tenant.startswith("a.b-")
 
 
@@ -61,7 +61,7 @@ def test_failed_report_is_sent_with_the_next_step() -> None:
     client.down = False
     reports.record(step("gpu"))
     reports.send()
-    assert client.sent == [("mine", "unchanged", step("gpu").line())]
+    assert client.sent == [("mine", "unchanged", "no change; ")]
 
 
 def test_a_slow_service_delays_no_step_and_the_last_result_is_sent_at_the_end() -> None:
