@@ -53,6 +53,7 @@ TOKENS = f"admin,admin,1,system:masters\nsteer,{ACCOUNT},2\n"
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.engine("kubernetes"),
     pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} is not set"),
 ]
 
