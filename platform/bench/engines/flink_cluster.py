@@ -170,7 +170,7 @@ class FlinkCluster:
                 if ready():
                     return
             except (OSError, KeyError, ValueError):
-                pass
+                pass  # not yet: the error below names the log if it stays so
             for program, process in self.processes.items():
                 if process.poll() is not None:
                     raise InputError(f"{program} ended: see {self.folder / 'log' / program}")

@@ -275,7 +275,7 @@ def _end(cluster: SlurmCluster) -> None:
             while cluster.run("squeue", "-h", "-t", "R,CG") and time.monotonic() < end:
                 time.sleep(0.1)
         except (CommandError, subprocess.TimeoutExpired):
-            pass
+            pass  # a controller that does not answer; its process is ended below
     for pid in pids.values():
         _send(pid, signal.SIGTERM)
     end = time.monotonic() + 10

@@ -2,7 +2,7 @@
 
 The jobs are read from the event log of a run, with their arrivals, DAGs and measured durations of
 tasks, and scheduled anew: by rules of `dag_scheduling`, and by Spark's own orders without overheads
-(`spark_simulation`), which tells the difference of the rules from that of the durations.
+(`spark_simulation`), which separates the error of the rules from that of the durations.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class SlurmSettings(Settings):
         "ends, Slurm takes that end for the end of the new run, and the job is lost.",
     )
     owner: Literal["user", "account", "name"] = Field(
-        default="user", description="What tells whose jobs resemble each other."
+        default="user", description="Jobs of one owner are expected to resemble each other."
     )
     timeout_s: float = Field(default=10, gt=0, description="Of one of Slurm's commands.")
     default_gpu: str = Field(default="", description="Type of GPUs that have none in Gres.")

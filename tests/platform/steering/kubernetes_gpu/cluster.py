@@ -177,7 +177,7 @@ class Scheduler:
             asked = request(f"{self.url}/prioritize", self._arguments(pod, names))
             scores = {one["Host"]: one["Score"] for one in asked}
         except (urllib.error.URLError, ConnectionError):
-            pass
+            pass  # `ignorable: true`: places by itself
         return max(names, key=lambda name: scores[name], default=None)
 
     def _filtered(self, pod: Json, names: list[str]) -> list[str]:

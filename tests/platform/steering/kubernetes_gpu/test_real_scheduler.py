@@ -174,11 +174,11 @@ def test_dead_extender_is_ignored(cluster: Cluster) -> None:
     cluster.step_until(lambda: cluster.table.counts()["live"])
     cluster.end_server()
     cluster.create("c")
-    wait_for(lambda: cluster.node("c"))
+    assert wait_for(lambda: cluster.node("c"))
 
 
 def test_stuck_steerer_lets_new_pods_pass(cluster: Cluster) -> None:
     cluster.step_until(lambda: cluster.table.counts()["live"])
     wait_for(lambda: not cluster.table.counts()["live"])
     cluster.create("d")
-    wait_for(lambda: cluster.node("d"))
+    assert wait_for(lambda: cluster.node("d"))

@@ -54,7 +54,7 @@ class Decider:
         self.feedbacks.append((id, outcome["job"]))
 
 
-class Desk:
+class Bench:
     """The parts of `connect`, with a clock of the test and without a socket."""
 
     def __init__(self, mode: Mode = "act", **settings: Any) -> None:
@@ -78,160 +78,160 @@ class Desk:
 
 
 def test_act_hands_out_a_plan_with_its_time_to_live() -> None:
-    desk = Desk()
-    assert desk.report(two_jobs()) == {}  # nothing decided yet: the driver keeps what it has
-    (result,) = desk.step()
+    steered = Bench()
+    assert steered.report(two_jobs()) == {}  # nothing decided yet: the driver keeps what it has
+    (result,) = steered.step()
     assert result.result == "acted"
-    desk.clock.now_s += 2
-    plan = desk.report(two_jobs(sequence=2))["plan"]
+    steered.clock.now_s += 2
+    plan = steered.report(two_jobs(sequence=2))["plan"]
     assert (plan["stages"], plan["limits"], plan["ttl_ms"]) == ([1], {"job-1": 2}, 8000)
     assert plan["reason"] == "toy: the last first"
 
 
 @pytest.mark.parametrize("mode", ["watch", "shadow"])
 def test_other_modes_clear_the_plan(mode: Mode) -> None:
-    desk = Desk(mode)
-    desk.report(two_jobs())
-    (result,) = desk.step()
+    steered = Bench(mode)
+    steered.report(two_jobs())
+    (result,) = steered.step()
     assert result.result == "dry-run"
     assert len(result.commands) == 2  # the start of a job, and the plan
-    assert desk.report(two_jobs(sequence=2)) == {"plan": None}
+    assert steered.report(two_jobs(sequence=2)) == {"plan": None}
 
 
 def test_a_plan_is_renewed_before_it_ends_and_not_counted_as_a_change() -> None:
-    desk = Desk()
-    desk.report(two_jobs())
-    desk.step()
-    id = desk.report(two_jobs(sequence=2))["plan"]["id"]
+    steered = Bench()
+    steered.report(two_jobs())
+    steered.step()
+    id = steered.report(two_jobs(sequence=2))["plan"]["id"]
     for number in range(3, 20):
-        desk.clock.now_s += 2
-        (result,) = desk.step()
+        steered.clock.now_s += 2
+        (result,) = steered.step()
         assert result.result == "unchanged"
-        plan = desk.report(two_jobs(sequence=number))["plan"]
+        plan = steered.report(two_jobs(sequence=number))["plan"]
         assert plan["id"] == id
         assert plan["ttl_ms"] > 4000
 
 
 def test_a_silent_service_ends_the_plan() -> None:
-    desk = Desk()
-    desk.report(two_jobs())
-    desk.step()
-    desk.decider.is_silent = True
+    steered = Bench()
+    steered.report(two_jobs())
+    steered.step()
+    steered.decider.is_silent = True
     given = []
     for number in range(2, 15):
-        desk.clock.now_s += 1
-        desk.step()
-        given.append("plan" in desk.report(two_jobs(sequence=number)))
+        steered.clock.now_s += 1
+        steered.step()
+        given.append("plan" in steered.report(two_jobs(sequence=number)))
     assert given == [True] * 9 + [False] * 4
-    desk.decider.is_silent = False
-    desk.step()
-    assert "plan" in desk.report(two_jobs(sequence=20))
+    steered.decider.is_silent = False
+    steered.step()
+    assert "plan" in steered.report(two_jobs(sequence=20))
 
 
 def test_a_service_that_never_answers_leaves_spark_alone() -> None:
-    desk = Desk()
-    desk.decider.is_silent = True
-    desk.report(two_jobs())
-    (result,) = desk.step()
+    steered = Bench()
+    steered.decider.is_silent = True
+    steered.report(two_jobs())
+    (result,) = steered.step()
     assert (result.result, result.silent) == ("silent", "recommender")
-    assert desk.report(two_jobs(sequence=2)) == {}
+    assert steered.report(two_jobs(sequence=2)) == {}
 
 
 def test_a_new_adapter_derives_the_same_plan() -> None:
-    desk = Desk()
-    desk.report(two_jobs())
-    desk.step()
-    id = desk.report(two_jobs(sequence=2))["plan"]["id"]
-    desk.restart()
-    assert desk.report(two_jobs(sequence=3, plan=id)) == {}
-    desk.step()
-    assert desk.report(two_jobs(sequence=4))["plan"]["id"] == id
+    steered = Bench()
+    steered.report(two_jobs())
+    steered.step()
+    id = steered.report(two_jobs(sequence=2))["plan"]["id"]
+    steered.restart()
+    assert steered.report(two_jobs(sequence=3, plan=id)) == {}
+    steered.step()
+    assert steered.report(two_jobs(sequence=4))["plan"]["id"] == id
 
 
 def test_two_applications_have_plans_of_their_own() -> None:
-    desk = Desk()
-    desk.report(two_jobs())
+    steered = Bench()
+    steered.report(two_jobs())
     other = report(job(5, stage(9)), application="local-2")
-    desk.report(other)
-    names = [result.application for result in desk.step()]
+    steered.report(other)
+    names = [result.application for result in steered.step()]
     assert names == ["shop", "shop@local-2"]
-    assert desk.report(two_jobs(sequence=2))["plan"]["stages"] == [1]
-    assert desk.report({**other, "sequence": 2})["plan"]["stages"] == [9]
+    assert steered.report(two_jobs(sequence=2))["plan"]["stages"] == [1]
+    assert steered.report({**other, "sequence": 2})["plan"]["stages"] == [9]
 
 
 def test_applications_are_bounded_and_forgotten() -> None:
-    desk = Desk(applications_max=1, forget_s=30)
-    desk.report(two_jobs())
-    assert desk.report(report(application="local-2")) == {}
-    assert len(desk.step()) == 1
-    desk.clock.now_s += 31
-    desk.step()
-    assert desk.step() == []
-    desk.report(report(application="local-2"))
-    assert len(desk.step()) == 1
+    steered = Bench(applications_max=1, forget_s=30)
+    steered.report(two_jobs())
+    assert steered.report(report(application="local-2")) == {}
+    assert len(steered.step()) == 1
+    steered.clock.now_s += 31
+    steered.step()
+    assert steered.step() == []
+    steered.report(report(application="local-2"))
+    assert len(steered.step()) == 1
 
 
 def test_an_older_report_does_not_replace_a_newer_one() -> None:
-    desk = Desk()
-    desk.report(two_jobs(sequence=5))
-    desk.report(report(sequence=4))
-    assert desk.step()[0].result == "acted"
+    steered = Bench()
+    steered.report(two_jobs(sequence=5))
+    steered.report(report(sequence=4))
+    assert steered.step()[0].result == "acted"
 
 
 def test_a_driver_that_only_reports_gets_a_note() -> None:
-    desk = Desk("watch")
-    desk.report(two_jobs(acts=False))
-    assert any("only reports" in message for message in desk.step()[0].messages)
+    steered = Bench("watch")
+    steered.report(two_jobs(acts=False))
+    assert any("only reports" in message for message in steered.step()[0].messages)
 
 
 def test_a_driver_that_only_reports_refuses_plans() -> None:
-    desk = Desk()
-    desk.report(two_jobs(acts=False))
-    assert desk.step()[0].result == "refused"
+    steered = Bench()
+    steered.report(two_jobs(acts=False))
+    assert steered.step()[0].result == "refused"
     ended = {"id": "job-1", "succeeded": True, "completion_ms": 1500.0, "work_ms": 600.0}
-    assert desk.report(report(sequence=2, acts=False, ended=[ended])) == {}
-    desk.step()
-    assert not desk.decider.feedbacks  # no decision was carried out
+    assert steered.report(report(sequence=2, acts=False, ended=[ended])) == {}
+    steered.step()
+    assert not steered.decider.feedbacks  # no decision was carried out
 
 
 def test_outcomes_are_sent_once_for_jobs_that_a_decision_started() -> None:
-    desk = Desk()
-    desk.report(two_jobs())
-    desk.step()
+    steered = Bench()
+    steered.report(two_jobs())
+    steered.step()
     ended = {"id": "job-1", "succeeded": True, "completion_ms": 1500.0, "work_ms": 600.0}
     failed = {**ended, "id": "job-0", "succeeded": False}
     for number in range(2, 5):
-        desk.report(report(sequence=number, ended=[ended, failed]))
-        desk.step()
-    assert desk.decider.feedbacks == [("d1", "job-1")]
+        steered.report(report(sequence=number, ended=[ended, failed]))
+        steered.step()
+    assert steered.decider.feedbacks == [("d1", "job-1")]
 
 
 def test_an_application_that_is_over_is_stepped_once_more() -> None:
-    desk = Desk()
-    desk.report(two_jobs())
-    desk.step()
-    desk.report(report(sequence=2, over=True))
-    assert desk.step()[0].result == "unchanged"
-    assert desk.step() == []
+    steered = Bench()
+    steered.report(two_jobs())
+    steered.step()
+    steered.report(report(sequence=2, over=True))
+    assert steered.step()[0].result == "unchanged"
+    assert steered.step() == []
 
 
 def test_decisions_are_requested_when_tasks_end_not_when_they_start() -> None:
-    desk = Desk()
+    steered = Bench()
     document = report(job(0, stage(0, 8)))
-    desk.report(document)
-    desk.step()
+    steered.report(document)
+    steered.step()
     document["jobs"][0]["stages"][0]["started"] = 3
-    desk.report({**document, "sequence": 2})
-    desk.step()
-    assert desk.decider.asked == 1
+    steered.report({**document, "sequence": 2})
+    steered.step()
+    assert steered.decider.asked == 1
     document["jobs"][0]["stages"][0]["finished"] = 1
-    desk.report({**document, "sequence": 3})
-    desk.step()
-    assert desk.decider.asked == 2
+    steered.report({**document, "sequence": 3})
+    steered.step()
+    assert steered.decider.asked == 2
 
 
 def test_many_waiting_jobs_do_not_use_up_the_limit_of_commands() -> None:
-    desk = Desk()
+    steered = Bench()
 
     class Rotating(Decider):
         """Another order in each decision."""
@@ -245,25 +245,25 @@ def test_many_waiting_jobs_do_not_use_up_the_limit_of_commands() -> None:
             ]
             return Recommendation({"assignments": given}, "in turn", "toy", f"d{self.asked}")
 
-    desk.steerer = JobSteerer(Rotating(), "act")
+    steered.steerer = JobSteerer(Rotating(), "act")
     jobs, started = [job(number, stage(number)) for number in range(40)], 0
     for number in range(200):
         jobs[0]["stages"][0]["finished"] = number % 4
-        desk.report(report(*jobs, sequence=number))
-        (result,) = desk.step()
+        steered.report(report(*jobs, sequence=number))
+        (result,) = steered.step()
         assert not any("limit" in message for message in result.messages)
         started += sum("may start" in command for command in result.commands)
-        desk.clock.now_s += 0.5
+        steered.clock.now_s += 0.5
     assert started == 40
 
 
 def test_a_rule_of_the_endpoint_puts_the_short_job_first() -> None:
-    desk = Desk()
-    desk.steerer = JobSteerer(find_recommender(["srpt-caps"], SPEC.endpoint), "act")
-    desk.report(two_jobs())
-    (result,) = desk.step()
+    steered = Bench()
+    steered.steerer = JobSteerer(find_recommender(["srpt-caps"], SPEC.endpoint), "act")
+    steered.report(two_jobs())
+    (result,) = steered.step()
     assert result.result == "acted", result.line()
-    plan = desk.report(two_jobs(sequence=2))["plan"]
+    plan = steered.report(two_jobs(sequence=2))["plan"]
     assert plan["stages"][0] == 1
 
 
