@@ -110,13 +110,33 @@ def metrics_server(metrics: SteeringMetrics, host: str, port: int) -> Iterator[i
         def log_message(self, format: str, *args: object) -> None:
             pass
 
+    with http_server(Handler, host, port) as chosen:
+        yield chosen
+
+
+class LocalServer(ThreadingHTTPServer):
+    """A server whose end does not wait for connections that clients keep open."""
+
+    daemon_threads = True
+    block_on_close = False
+
+
+@contextmanager
+def http_server(
+    handler: type[BaseHTTPRequestHandler],
+    host: str,
+    port: int,
+    kind: type[LocalServer] = LocalServer,
+) -> Iterator[int]:
+    """Serve in a thread while the block runs; yields the port."""
     try:
-        server = ThreadingHTTPServer((host, port), Handler)
+        server = kind((host, port), handler)
     except OSError as fault:
         raise InputError(
-            f"cannot listen on {host}:{port}: {fault.strerror}; expected a free port"
+            f"cannot listen on {host}:{port}: {fault.strerror}; expected a free port of this "
+            "machine"
         ) from None
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
     thread.start()
     try:
         yield int(server.server_address[1])

@@ -12,10 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 
-from loadmaster.envs.errors import InputError
+from loadmaster.platform.steering.loop import http_server
 
 SCORE = 10  # the most that kube-scheduler takes
 PODS_MAX = 20_000  # pods that were requested and of which the table has no entry
@@ -238,21 +238,5 @@ def extender_server(table: DecisionTable, host: str, port: int) -> Iterator[int]
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        block_on_close = False  # connections that kube-scheduler keeps open
-
-    try:
-        server = Server((host, port), Handler)
-    except OSError as fault:
-        raise InputError(
-            f"cannot listen on {host}:{port}: {fault.strerror}; expected a free port of this "
-            "machine in the settings host and port"
-        ) from None
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield int(server.server_address[1])
-    finally:
-        server.shutdown()
-        server.server_close()
+    with http_server(Handler, host, port) as chosen:
+        yield chosen

@@ -9,13 +9,13 @@ import hmac
 import ipaddress
 import json
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from loadmaster.envs.errors import InputError
+from loadmaster.platform.steering.loop import LocalServer, http_server
 from loadmaster.platform.steering.spark.reports import Report, parse_report
 
 BODY_MAX = 16 << 20
@@ -24,8 +24,7 @@ IDLE_S = 30.0  # connections without a request are closed
 Document = Mapping[str, Any]
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
+class _Server(LocalServer):
     request_queue_size = 64
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -109,16 +108,5 @@ def listen(
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    try:
-        server = _Server((host, port), Handler)
-    except OSError as fault:
-        raise InputError(
-            f"cannot listen on {host}:{port}: {fault.strerror}; expected a free port"
-        ) from None
-    thread = threading.Thread(target=server.serve_forever, args=(0.1,), daemon=True)
-    thread.start()
-    try:
-        yield f"http://{host}:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
+    with http_server(Handler, host, port, _Server) as chosen:
+        yield f"http://{host}:{chosen}"
