@@ -187,7 +187,10 @@ class TenantDatabase:
             try:
                 with open(self._file, "ab", opener=private_opener):
                     pass
-                database = sqlite3.connect(self._file, isolation_level=None)
+                # The loop may run in another thread than the one that creates this object.
+                database = sqlite3.connect(
+                    self._file, isolation_level=None, check_same_thread=False
+                )
                 database.execute("pragma journal_mode = wal")
                 database.execute(f"pragma journal_size_limit = {16 << 20}")
                 database.executescript(SCHEMA)

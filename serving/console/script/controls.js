@@ -73,7 +73,9 @@ export function createTokenDialog(changed) {
     token.remove();
     finish();
   });
-  dialog.addEventListener("close", () => (field.value = ""));
+  dialog.addEventListener("close", () => {
+    if (!dialog.open) field.value = ""; // the event comes late: it may be open again
+  });
   byId("token-button").addEventListener("click", open);
   byId("banner-token").addEventListener("click", open);
   return open;

@@ -252,6 +252,25 @@ def test_keyboard_reaches_everything(browser: Browser, console: Console) -> None
     assert [each for each in reached if each in [*wanted, "charts"]] == [*wanted, "charts"]
 
 
+def test_token_dialog_can_be_opened_again_at_once(browser: Browser, console: Console) -> None:
+    """The browser reports the first closing after the second opening."""
+    browser.evaluate(
+        """{
+          const press = (id) => document.getElementById(id).click();
+          press("token-button");
+          const dialog = document.getElementById("token-dialog");
+          dialog.addEventListener("close", () => (globalThis.reported = true));
+          document.querySelector("#token-dialog [data-close]").click();
+          press("token-button");
+          document.getElementById("token-field").value = "typed";
+        }"""
+    )
+    console.wait_for("globalThis.reported")
+    assert browser.evaluate("document.getElementById('token-field').value") == "typed"
+    browser.press("Escape")
+    console.wait_for("document.getElementById('token-field').value === ''")
+
+
 def test_theme_follows_the_browser_unless_chosen(browser: Browser, service: FakeService) -> None:
     Console(browser, service.base)
     light = browser.evaluate(BACKGROUND)
