@@ -24,6 +24,7 @@ import psutil
 
 from loadmaster.envs.compiled import PACKAGE_ROOT, cache_root
 from loadmaster.envs.errors import InputError
+from loadmaster.platform.bench.engines.debian import unpack_packages
 
 PACKAGES = (
     "munge", "libmunge2", "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins",
@@ -147,23 +148,10 @@ def fetch_slurm() -> Path:
     root = cache_root() / "engines" / "slurm"
     if (root / "usr/sbin/slurmstepd").exists():
         return root
-    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
-        raise InputError("Slurm cannot be fetched: there is no apt-get here")
     root.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root.parent) as scratch:
-        debs, unpacked = Path(scratch) / "debs", Path(scratch) / "root"
-        debs.mkdir()
-        debs.chmod(0o777)
-        options = ["-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30"]
-        done = subprocess.run(
-            ["apt-get", "--quiet", *options, "download", *PACKAGES],
-            cwd=debs, capture_output=True, text=True, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            line = next((x for x in done.stderr.splitlines() if x.startswith("E:")), "no package")
-            raise InputError(f"Slurm cannot be fetched: {line}")
-        for deb in debs.glob("*.deb"):
-            subprocess.run(["dpkg", "-x", str(deb), str(unpacked)], check=True)
+        unpacked = Path(scratch) / "root"
+        unpack_packages(PACKAGES, unpacked, "Slurm")
         # The daemons read their own name: as slurmd-wlm they have no Gres.
         for daemon in ("slurmctld", "slurmd", "slurmstepd"):
             (unpacked / "usr/sbin" / daemon).symlink_to(f"{daemon}-wlm")

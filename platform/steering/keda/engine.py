@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 
 from pydantic import Field
 
-from loadmaster.envs.errors import InputError
 from loadmaster.platform.steering.core import Action, Mode, Plan, SilentError, Target
 from loadmaster.platform.steering.keda.scaler import ReplicaTable, scaler_server
-from loadmaster.platform.steering.kubernetes.access import find_access
 from loadmaster.platform.steering.kubernetes.client import (
     FORBIDDEN,
     ApiError,
@@ -24,7 +22,8 @@ from loadmaster.platform.steering.kubernetes.engine import (
     ENDPOINT,
     KubernetesSettings,
     MpaEngine,
-    applications,
+    application_names,
+    open_cluster,
 )
 from loadmaster.platform.steering.kubernetes.quantities import (
     cpu_text,
@@ -33,7 +32,6 @@ from loadmaster.platform.steering.kubernetes.quantities import (
 )
 from loadmaster.platform.steering.kubernetes.queries import MetricReader
 from loadmaster.platform.steering.kubernetes.resource import Allowed
-from loadmaster.platform.steering.prometheus import Prometheus
 from loadmaster.platform.steering.registry import EngineSpec
 
 AUTOSCALERS = "horizontalpodautoscalers"
@@ -62,12 +60,9 @@ class KedaEngine(MpaEngine):
         application: str,
         apply: bool,
         table: ReplicaTable,
-        clock: Callable[[], float] | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:
-        if clock is None:
-            super().__init__(client, reader, application, apply)
-        else:
-            super().__init__(client, reader, application, apply, clock)
+        super().__init__(client, reader, application, apply, clock)
         self._table = table
 
     def _read(self) -> Target:
@@ -114,37 +109,20 @@ def _target(autoscaler: Object) -> tuple[str, str]:
     return str(reference.get("kind")), str(reference.get("name"))
 
 
-def keda_applications(
-    client: KubernetesClient,
-    reader: MetricReader,
-    names: Sequence[str],
-    namespace: str | None,
-    apply: bool,
-    table: ReplicaTable,
-) -> list[KedaEngine]:
-    """Engines of the named MPA objects; without names of all in the namespace, or the cluster."""
-    listed = [one.application for one in applications(client, reader, names, namespace, apply)]
-    return [KedaEngine(client, reader, name, apply, table) for name in listed]
-
-
 @contextmanager
 def connect(
     settings: KedaSettings, names: Sequence[str], mode: Mode
 ) -> Iterator[Callable[[], list[KedaEngine]]]:
     """Serve the scaler, and yield a function that lists the MPA objects to steer now."""
-    for name in names:
-        if name.count("/") != 1 or not all(name.split("/")):
-            raise InputError(f"application {name!r} is malformed; expected NAMESPACE/NAME")
     table = ReplicaTable(settings.ttl_s)
-    reader = MetricReader(Prometheus(settings.prometheus), settings.window_s)
-    client = KubernetesClient(find_access(settings.kubeconfig, settings.context))
     with (
-        closing(client),
-        closing(reader.prometheus),
+        open_cluster(settings, names) as (client, reader),
         scaler_server(table, settings.host, settings.port),
     ):
-        namespace, apply = settings.namespace, mode == "act"
-        yield partial(keda_applications, client, reader, names, namespace, apply, table)
+        yield lambda: [
+            KedaEngine(client, reader, name, mode == "act", table)
+            for name in application_names(client, names, settings.namespace)
+        ]
 
 
 SPEC = EngineSpec(

@@ -247,25 +247,22 @@ def outcome_of(document: Mapping[str, Any]) -> dict[str, Any] | None:
     }
 
 
-def applications(
-    client: KubernetesClient,
-    reader: MetricReader,
-    names: Sequence[str],
-    namespace: str | None,
-    apply: bool,
-) -> list[MpaEngine]:
-    """Engines of the named MPA objects; without names of all in the namespace, or the cluster."""
-    if not names:
-        try:
-            listed = client.list(path_of(API, namespace, PLURAL))
-        except ApiError as fault:
-            raise SilentError("engine", f"API server: {fault.status}: {fault}") from None
-        metadata = [one.get("metadata") or {} for one in listed]
-        names = [f"{one['namespace']}/{one['name']}" for one in metadata]
-        if not names:
-            where = f"namespace {namespace!r}" if namespace else "the cluster"
-            raise InputError(f"no {KIND} in {where}; expected at least one")
-    return [MpaEngine(client, reader, name, apply) for name in names]
+def application_names(
+    client: KubernetesClient, names: Sequence[str], namespace: str | None
+) -> Sequence[str]:
+    """The named MPA objects; without names all in the namespace, or the cluster."""
+    if names:
+        return names
+    try:
+        listed = client.list(path_of(API, namespace, PLURAL))
+    except ApiError as fault:
+        raise SilentError("engine", f"API server: {fault.status}: {fault}") from None
+    metadata = [one.get("metadata") or {} for one in listed]
+    found = [f"{one['namespace']}/{one['name']}" for one in metadata]
+    if not found:
+        where = f"namespace {namespace!r}" if namespace else "the cluster"
+        raise InputError(f"no {KIND} in {where}; expected at least one")
+    return found
 
 
 class KubernetesSettings(Settings):
@@ -283,17 +280,29 @@ class KubernetesSettings(Settings):
 
 
 @contextmanager
-def connect(
-    settings: KubernetesSettings, names: Sequence[str], mode: Mode
-) -> Iterator[Callable[[], list[MpaEngine]]]:
-    """Yield a function that lists the MPA objects to steer now."""
+def open_cluster(
+    settings: KubernetesSettings, names: Sequence[str]
+) -> Iterator[tuple[KubernetesClient, MetricReader]]:
+    """Connect to the cluster of the MPA objects, and to its metrics."""
     for name in names:
         if name.count("/") != 1 or not all(name.split("/")):
             raise InputError(f"application {name!r} is malformed; expected NAMESPACE/NAME")
     reader = MetricReader(Prometheus(settings.prometheus), settings.window_s)
     client = KubernetesClient(find_access(settings.kubeconfig, settings.context))
     with closing(client), closing(reader.prometheus):
-        yield lambda: applications(client, reader, names, settings.namespace, mode == "act")
+        yield client, reader
+
+
+@contextmanager
+def connect(
+    settings: KubernetesSettings, names: Sequence[str], mode: Mode
+) -> Iterator[Callable[[], list[MpaEngine]]]:
+    """Yield a function that lists the MPA objects to steer now."""
+    with open_cluster(settings, names) as (client, reader):
+        yield lambda: [
+            MpaEngine(client, reader, name, mode == "act")
+            for name in application_names(client, names, settings.namespace)
+        ]
 
 
 SPEC = EngineSpec(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
@@ -12,9 +11,11 @@ from typing import Any
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.steering.core import Mode, RefusedError, SilentError, StepResult
+from loadmaster.platform.steering.gpu_jobs import ENDPOINT, JobHistory, with_cluster_name
 from loadmaster.platform.steering.jobs import START, Command, Observation
 from loadmaster.platform.steering.kubernetes.access import find_access
 from loadmaster.platform.steering.kubernetes.client import (
+    FORBIDDEN,
     NOT_FOUND,
     STRATEGIC,
     ApiError,
@@ -32,9 +33,7 @@ from loadmaster.platform.steering.kubernetes_gpu.settings import GpuClusterSetti
 from loadmaster.platform.steering.kubernetes_gpu.state import ClusterState, cluster_state
 from loadmaster.platform.steering.registry import EngineSpec
 
-EVENT, PLACING = "event", "placing"  # values of `ask`
 TRIES = 3  # starts of a pod that are not bound, after which it is left to the scheduler
-ENDED_MAX = 100_000  # jobs whose end was seen
 TRIED = "loadmaster.dev/tried"  # annotation; a pod that changes is tried again by kube-scheduler
 
 
@@ -57,14 +56,15 @@ class GpuClusterEngine:
         self._since_s = time.time() if since_s is None else since_s
         self._state = ClusterState()
         self._pods: dict[str, GpuPod] = {}  # by uid
-        self._ranks: dict[str, Any] = {}
-        self._owners: dict[str, tuple[int, float]] = {}  # ended jobs, sum of log(1 + minutes)
-        self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._ran: frozenset[str] | None = None  # jobs that ran in the last step
+        self._history = JobHistory(settings.replan_s)
         self._started: set[str] = set()  # pods that were started, and not bound yet
         self._failures: dict[str, int] = {}  # starts that were not bound, by pod
-        self._replanned_s = float("-inf")
-        self._phase = EVENT
+        self._may_patch = True
+
+    @property
+    def _holds(self) -> bool:
+        """Whether pods are held back: not where they could not be let go again."""
+        return self._settings.order and self._may_patch
 
     def observe(self, now_s: float) -> Observation:
         own = self._settings
@@ -82,18 +82,13 @@ class GpuClusterEngine:
         dropped = {uid for uid, count in self._failures.items() if count >= TRIES}
         self._state = state = cluster_state(cluster, own, placed, dropped, now_s)
         bound = frozenset(pod.job for pod in cluster.pods if pod.node and not pod.ended)
-        started = bound - self._ran if self._ran is not None else frozenset()
-        self._ran = bound
+        started = self._history.note_running(bound)
         outcomes, upkeep = self._outcomes(cluster.pods), self._upkeep()
         if state.document is None:
             return Observation(None, None, upkeep, outcomes, started, state.notes)
-        if now_s >= self._replanned_s + own.replan_s:
-            self._phase, self._replanned_s = EVENT, now_s
-        document = {**state.document, "ask": self._phase, "users": self._statistics()}
-        present = {record["id"] for record in document["jobs"]}
-        document["ranks"] = {name: rank for name, rank in self._ranks.items() if name in present}
+        document = self._history.complete(state.document, now_s)
         digest = (
-            self._phase,
+            self._history.phase,
             tuple(state.running.items()),
             tuple((name, len(waiting)) for name, waiting in state.waiting.items()),
             tuple((one["name"], one["gpus"], one["cpus"]) for one in document["machines"]),
@@ -114,7 +109,7 @@ class GpuClusterEngine:
         if not self._settings.order:
             return []
         found = list[Command]()
-        if self._state.document is None and self._table.is_due({}):
+        if self._holds and self._state.document is None and self._table.is_due({}):
             found.append(self._wait_command({}))
         held = self._table.held()
         self._table.forget(
@@ -130,15 +125,13 @@ class GpuClusterEngine:
     def commands(self, observation: Observation, decision: Mapping[str, Any]) -> Sequence[Command]:
         """Waits first, since a limit of commands must not let them expire, then starts."""
         state = self._state
-        self._ranks = dict(decision.get("ranks") or {})
+        self._history.note_decision(decision)
         # Pods cannot be stopped and started again: what needs a stop is placed in the next step.
         starts = {} if decision["stop"] else {one["job"]: one for one in decision["start"]}
-        if self._phase == EVENT:
-            self._phase = PLACING  # from the next step on, with the new ranks
         waits = {pod.uid: "waits" for pods in state.waiting.values() for pod in pods}
         waits |= {pod.uid: f"waits for {pod.size} pods" for pod in state.incomplete}
         found = list[Command]()
-        if self._settings.order and self._table.is_due(waits):
+        if self._holds and self._table.is_due(waits):
             found.append(self._wait_command(waits))
         for name, start in starts.items():
             pods = state.waiting.get(name)
@@ -172,12 +165,17 @@ class GpuClusterEngine:
 
     def _try_again(self, pods: Iterable[GpuPod]) -> None:
         """Change an annotation: kube-scheduler tries a pod that it could not place only after an
-        event, or minutes later."""
+        event, or minutes later. Where that is forbidden, no pod is held back until it is allowed.
+        """
         body = {"metadata": {"annotations": {TRIED: f"{time.time():.3f}"}}}
         for pod in pods:
             try:
                 self._client.patch(path_of("v1", pod.namespace, "pods", pod.name), body, STRATEGIC)
+                self._may_patch = True
             except ApiError as fault:
+                if fault.status == FORBIDDEN:
+                    self._may_patch = False
+                    self._table.clear()
                 if fault.status != NOT_FOUND:  # it is gone
                     raise RefusedError(f"{pod.name}: {fault.status}: {fault}") from None
             self._table.forget([pod.uid])
@@ -203,23 +201,12 @@ class GpuClusterEngine:
         for name, members in jobs.items():
             last = max(members, key=lambda one: one.ended_s)
             done = all(pod.phase == SUCCEEDED for pod in members)
-            if not done or last.ended_s < self._since_s or (name, last.uid) in self._ended:
-                continue
-            self._ended[name, last.uid] = None
-            if len(self._ended) > ENDED_MAX:
-                self._ended.popitem(last=False)
-            completion_s = max(last.ended_s - min(pod.created_s for pod in members), 0.0)
-            run_s = max(last.ended_s - min(p.started_s or p.created_s for p in members), 0.0)
-            found.append((name, {"job": name, "completion_s": completion_s, "run_s": run_s}))
-            count, total = self._owners.get(last.owner, (0, 0.0))
-            self._owners[last.owner] = count + 1, total + math.log1p(run_s / 60)
+            if done and last.ended_s >= self._since_s:
+                completion_s = last.ended_s - min(pod.created_s for pod in members)
+                run_s = last.ended_s - min(pod.started_s or pod.created_s for pod in members)
+                key = name, last.uid
+                found += self._history.note_end(key, name, last.owner, completion_s, run_s)
         return found
-
-    def _statistics(self) -> dict[str, Any]:
-        return {
-            owner: {"jobs": count, "mean_log_minutes": total / count}
-            for owner, (count, total) in self._owners.items()
-        }
 
     def publish(self, observation: Observation, result: StepResult) -> None:
         """Keep the reason for the next answers, which are in the events of pods that wait."""
@@ -231,10 +218,7 @@ def connect(
     settings: GpuClusterSettings, names: Sequence[str], mode: Mode
 ) -> Iterator[Callable[[], list[GpuClusterEngine]]]:
     """Serve the extender, and yield a function that lists the cluster."""
-    if len(names) > 1:
-        raise InputError(f"{len(names)} clusters are named; expected one, that of the kubeconfig")
-    if names:
-        settings = settings.model_copy(update={"cluster": names[0]})
+    settings = with_cluster_name(settings, names, "the kubeconfig")
     client = KubernetesClient(
         find_access(settings.kubeconfig, settings.context), settings.timeout_s
     )
@@ -255,7 +239,7 @@ def connect(
 
 SPEC = EngineSpec(
     "kubernetes-gpu",
-    "loadmaster.serving.systems.das.system:ENDPOINT",
+    ENDPOINT,
     "Order and nodes of pods with GPUs, through kube-scheduler's extender.",
     GpuClusterSettings,
     connect,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +13,7 @@ from pydantic import Field
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings
 from loadmaster.platform.steering.core import Mode, RefusedError, SilentError, StepResult
+from loadmaster.platform.steering.gpu_jobs import ENDPOINT, JobHistory, with_cluster_name
 from loadmaster.platform.steering.jobs import START, Command, Observation
 from loadmaster.platform.steering.registry import EngineSpec
 from loadmaster.platform.steering.slurm.commands import SlurmCommands
@@ -33,8 +32,6 @@ from loadmaster.platform.steering.slurm.state import (
     cluster_state,
 )
 
-EVENT, PLACING = "event", "placing"  # values of `ask`
-ENDED_MAX = 100_000  # jobs whose end was seen
 REASON_MAX = 200  # characters of a reason in AdminComment
 
 
@@ -90,13 +87,8 @@ class SlurmEngine:
         self._times = StartTimes(settings.start_s, settings.retry_s)
         self._since_s = time.time() if since_s is None else since_s
         self._state = ClusterState(None, {}, {}, ())
-        self._ranks: dict[str, Any] = {}
+        self._history = JobHistory(settings.replan_s)
         self._waiting_since_s: dict[str, float] = {}  # when jobs were first seen waiting
-        self._users: dict[str, tuple[int, float]] = {}  # finished jobs, sum of log(1 + minutes)
-        self._ended: OrderedDict[int, None] = OrderedDict()
-        self._ran: frozenset[str] | None = None  # jobs that ran in the last step
-        self._replanned_s = float("-inf")
-        self._phase = EVENT
         self._changed: dict[int, Mark] = {}  # by this step
 
     def observe(self, now_s: float) -> Observation:
@@ -111,18 +103,13 @@ class SlurmEngine:
         seen_s = self._waiting_since_s
         self._waiting_since_s = {name: seen_s.get(name, now_s) for name in state.waiting}
         running = frozenset(str(job.id) for job in jobs if RUNNING in job.states)
-        started = running - self._ran if self._ran is not None else frozenset()
-        self._ran = running
+        started = self._history.note_running(running)
         outcomes = self._outcomes(jobs)
         if state.document is None:
             return Observation(None, None, outcomes=outcomes, started=started, notes=state.notes)
-        if now_s >= self._replanned_s + own.replan_s:
-            self._phase, self._replanned_s = EVENT, now_s
-        document = {**state.document, "ask": self._phase, "users": self._statistics()}
-        present = {record["id"] for record in document["jobs"]}
-        document["ranks"] = {name: rank for name, rank in self._ranks.items() if name in present}
+        document = self._history.complete(state.document, now_s)
         digest = (
-            self._phase,
+            self._history.phase,
             tuple((name, tuple(sorted(state.running[name].nodes))) for name in state.running),
             tuple(state.waiting),
             tuple((machine["name"], machine["gpus"]) for machine in document["machines"]),
@@ -132,11 +119,9 @@ class SlurmEngine:
     def commands(self, observation: Observation, decision: Mapping[str, Any]) -> Sequence[Command]:
         """Stops first, then starts, then the begin times of the jobs that wait."""
         state, own = self._state, self._settings
-        self._ranks = dict(decision.get("ranks") or {})
+        self._history.note_decision(decision)
         stops = list(decision["stop"])
         starts = {start["job"]: start["placements"] for start in decision["start"]}
-        if self._phase == EVENT:
-            self._phase = PLACING  # from the next step on, with the new ranks
         if stops and not own.preempt:
             stops, starts = [], {}  # what it starts may need what it stops: placed in the next step
         found, occupied = list[Command](), set[str]()
@@ -233,27 +218,12 @@ class SlurmEngine:
         found = list[tuple[str, dict[str, Any]]]()
         for job in jobs:
             done = bool(ENDED & set(job.states)) and COMPLETING not in job.states
-            if not done or job.end_s < self._since_s or job.id in self._ended:
-                continue
-            self._ended[job.id] = None
-            if len(self._ended) > ENDED_MAX:
-                self._ended.popitem(last=False)
-            run_s = job.ran_s + max(job.end_s - job.start_s, 0.0)
-            completion_s = max(job.end_s - job.first_submit_s, 0.0)
-            name = str(job.id)
-            found.append((name, {"job": name, "completion_s": completion_s, "run_s": run_s}))
-            self._note_end(job.user, run_s)
+            if done and job.end_s >= self._since_s:
+                completion_s = job.end_s - job.first_submit_s
+                run_s = job.ran_s + max(job.end_s - job.start_s, 0.0)
+                name, owner = str(job.id), job.user[:100]
+                found += self._history.note_end(job.id, name, owner, completion_s, run_s)
         return found
-
-    def _note_end(self, user: str, run_s: float) -> None:
-        jobs, total = self._users.get(user[:100], (0, 0.0))
-        self._users[user[:100]] = jobs + 1, total + math.log1p(run_s / 60)
-
-    def _statistics(self) -> dict[str, Any]:
-        return {
-            user: {"jobs": jobs, "mean_log_minutes": total / jobs}
-            for user, (jobs, total) in self._users.items()
-        }
 
     def publish(self, observation: Observation, result: StepResult) -> None:
         """Write the reason of a start or a stop into AdminComment of the job."""
@@ -271,10 +241,7 @@ def connect(
     settings: SlurmSettings, names: Sequence[str], mode: Mode
 ) -> Iterator[Callable[[], list[SlurmEngine]]]:
     """Yield a function that lists the cluster; at the end its jobs are given back to Slurm."""
-    if len(names) > 1:
-        raise InputError(f"{len(names)} clusters are named; expected one, that of SLURM_CONF")
-    if names:
-        settings = settings.model_copy(update={"cluster": names[0]})
+    settings = with_cluster_name(settings, names, "SLURM_CONF")
     engine = SlurmEngine(SlurmCommands(settings.timeout_s), settings)
     try:
         yield lambda: [engine]
@@ -285,7 +252,7 @@ def connect(
 
 SPEC = EngineSpec(
     "slurm",
-    "loadmaster.serving.systems.das.system:ENDPOINT",
+    ENDPOINT,
     "Order, machines, stops and moves of GPU jobs.",
     SlurmSettings,
     connect,

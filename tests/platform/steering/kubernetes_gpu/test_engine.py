@@ -242,14 +242,23 @@ def test_silent_api_server_is_degraded_and_nothing_is_lost(stack: ExitStack) -> 
     gone.close()
 
 
-def test_right_to_patch_that_is_missing_is_reported(stack: ExitStack) -> None:
+def test_without_the_right_to_patch_no_pod_is_held_back(stack: ExitStack) -> None:
     steered = Steered(stack, gpu_node("n1"), order=True)
     steered.step()
     steered.api.add(gpu_pod("a"))
-    steered.api.faults = [Fault("PATCH", "/pods/", 403, times=9)]
+    steered.api.faults = [Fault("PATCH", "/pods/", 403, times=99)]
     result = steered.step()
     assert (result.result, steered.table.placed()) == ("refused", {})
     assert any("403" in one for one in result.messages)
+    steered.api.add(gpu_pod("b"))  # is not held back, a is until the next event
+    steered.step()
+    assert (steered.api.where(), steered.table.counts()["live"]) == ({"b": "n1"}, False)
+    steered.api.faults = []
+    for _ in range(20):
+        steered.step()
+    assert steered.api.where() == {"a": "n1", "b": "n1"}
+    steered.step()
+    assert steered.table.counts()["live"]
 
 
 def test_limit_of_commands_does_not_let_waits_expire(stack: ExitStack) -> None:
