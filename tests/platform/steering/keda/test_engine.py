@@ -24,11 +24,11 @@ from tests.platform.steering.kubernetes.api_server import (
     DEADLINE_S,
     DEPLOYMENT,
     MPA,
+    WINDOW_S,
     Json,
     serving,
 )
 from tests.platform.steering.kubernetes.simulation import (
-    WINDOW_S,
     SimulatedCluster,
     SimulatedPrometheus,
     new_runner,

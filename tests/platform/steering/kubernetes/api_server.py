@@ -7,6 +7,7 @@ results, as each event, is validated against the published schemas.
 import copy
 import json
 import re
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,7 +21,14 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
-from loadmaster.platform.steering.kubernetes.resource import API, GROUP, KIND, PLURAL
+from loadmaster.platform.steering.kubernetes.queries import (
+    REPORTS,
+    STEPS,
+    Application,
+    expand,
+    placeholders,
+)
+from loadmaster.platform.steering.kubernetes.resource import API, GROUP, KIND, PLURAL, MpaSpec
 
 VERSION = "1.35"  # of the schemas
 MPA = f"/apis/{API}/namespaces/shop/{PLURAL}/cart"
@@ -28,6 +36,7 @@ DEPLOYMENT = "/apis/apps/v1/namespaces/shop/deployments/cart"
 PODS = "/api/v1/namespaces/shop/pods"
 LABELS = {"app": "cart"}
 DEADLINE_S = 60.0  # of clients: longer than this server is ever without a core
+WINDOW_S = 30.0  # of rates
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 
 Json = dict[str, Any]
@@ -290,7 +299,7 @@ Handle = Callable[[Received, str], tuple[int, dict[str, str], Any]]
 
 
 @contextmanager
-def serving(handle: Handle) -> Iterator[str]:
+def serving(handle: Handle, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve JSON at a free port of this machine; yields the URL."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -317,9 +326,11 @@ def serving(handle: Handle) -> Iterator[str]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}).start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         server.server_close()
@@ -327,3 +338,11 @@ def serving(handle: Handle) -> Iterator[str]:
 
 def parameters(one: Received) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(one.path).query).items()}
+
+
+def query_label(promql: str, spec: MpaSpec) -> str:
+    """The name of a query of shop/cart, such as reports.pods."""
+    names = placeholders(Application("shop/cart", spec, "app", {}, False), WINDOW_S)
+    known = {f"reports.{name}": query for name, query in REPORTS.items()}
+    known |= {f"steps.{name}": query for name, query in STEPS.items()}
+    return next(n for n, query in known.items() if expand(query.promql, names) == promql)

@@ -17,20 +17,17 @@ from loadmaster.envs.pod_scaling.settings import INTERVAL_S, STEP_INTERVALS, Pod
 from loadmaster.envs.pod_scaling.simulator import advance
 from loadmaster.envs.pod_scaling.snapshot import PodSnapshot, snapshot_of
 from loadmaster.platform.steering.kubernetes.quantities import size_of
-from loadmaster.platform.steering.kubernetes.queries import (
-    REPORTS,
-    STEPS,
-    Application,
-    expand,
-    placeholders,
-)
 from loadmaster.platform.steering.kubernetes.resource import parse_spec
 from loadmaster.serving.systems.aware.snapshot import COUNTS, METRICS
 from tests.platform.steering.kubernetes import api_server
-from tests.platform.steering.kubernetes.api_server import Json, Received, parameters
+from tests.platform.steering.kubernetes.api_server import (
+    Json,
+    Received,
+    parameters,
+    query_label,
+)
 
 EPOCH_S = 1_800_000_000.0  # of interval 0
-WINDOW_S = 30.0
 
 
 def new_runner(seed: int, **settings: Any) -> EpisodeRunner:
@@ -131,13 +128,10 @@ class SimulatedPrometheus:
             return 503, {"Retry-After": "60"}, {"status": "error", "error": "shutting down"}
         given = parameters(one)
         spec = parse_spec(self._cluster.objects[api_server.MPA], "shop/cart")
-        names = placeholders(Application("shop/cart", spec, "app", {}, False), WINDOW_S)
         state = self._cluster.runner.episode.state
         snapshot = snapshot_of(self._cluster.runner.setup.constants, state)
         columns = {**_reports(snapshot), **_steps(snapshot)}
-        known = {f"reports.{name}": query for name, query in REPORTS.items()}
-        known |= {f"steps.{name}": query for name, query in STEPS.items()}
-        label = next(n for n, q in known.items() if expand(q.promql, names) == given["query"])
+        label = query_label(given["query"], spec)
         step_s, end_s = float(given["step"]), float(given["end"])
         values = columns[label]
         samples = [

@@ -17,9 +17,8 @@ from loadmaster.platform.steering.prometheus import Prometheus
 from loadmaster.platform.steering.recommenders import find_recommender
 from loadmaster.serving.systems.aware.examples import state_of
 from loadmaster.serving.systems.aware.rules import AwareRule
-from tests.platform.steering.kubernetes.api_server import DEADLINE_S, MPA, serving
+from tests.platform.steering.kubernetes.api_server import DEADLINE_S, MPA, WINDOW_S, serving
 from tests.platform.steering.kubernetes.simulation import (
-    WINDOW_S,
     SimulatedCluster,
     SimulatedPrometheus,
     change_plan,

@@ -15,9 +15,8 @@ from loadmaster.platform.steering.kubernetes.queries import MetricReader
 from loadmaster.platform.steering.prometheus import Prometheus
 from loadmaster.platform.steering.recommenders import find_recommender
 from loadmaster.serving.decisions.tenant_names import tenant_of
-from tests.platform.steering.kubernetes.api_server import MPA, Received, serving
+from tests.platform.steering.kubernetes.api_server import MPA, WINDOW_S, Received, serving
 from tests.platform.steering.kubernetes.simulation import (
-    WINDOW_S,
     SimulatedCluster,
     SimulatedPrometheus,
     new_runner,
