@@ -156,7 +156,7 @@ def _run(spec: EngineSpec, settings: SteerSettings, inner: Any, once: bool, as_j
     from loadmaster.platform.cli.decide import read_token
     from loadmaster.platform.steering.core import Steerer
     from loadmaster.platform.steering.jobs import JobSteerer
-    from loadmaster.platform.steering.loop import SteeringMetrics, metrics_server
+    from loadmaster.platform.steering.loop import KEPT_S, SteeringMetrics, metrics_server
     from loadmaster.platform.steering.loop import steer as run
     from loadmaster.platform.steering.recommenders import SERVICE, find_recommender
     from loadmaster.platform.steering.reports import ServiceReports
@@ -177,10 +177,12 @@ def _run(spec: EngineSpec, settings: SteerSettings, inner: Any, once: bool, as_j
     chosen = named(settings.recommender, True)
     steerer: Any
     if spec.by_jobs:
-        steerer = JobSteerer(chosen, mode, settings.limits, settings.cadence)
+        steerer = JobSteerer(chosen, mode, settings.limits, settings.cadence_of(spec))
     else:
         steerer = Steerer(chosen, mode, named=named)
-    metrics, show = SteeringMetrics(), _Printer(as_json, changes_only=spec.by_jobs and not once)
+    every_s = settings.every_s or spec.every_s
+    metrics = SteeringMetrics(max(KEPT_S, 3.0 * every_s))
+    show = _Printer(as_json, changes_only=spec.by_jobs and not once)
 
     reports: ServiceReports | None = None
 
@@ -206,7 +208,7 @@ def _run(spec: EngineSpec, settings: SteerSettings, inner: Any, once: bool, as_j
             applications,
             steerer,
             report,
-            None if once else settings.every_s or spec.every_s,
+            None if once else every_s,
             strict=once or bool(names),
             stopped=stopped,
         )

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.steering.core import SilentError, StepResult, invalid_result
@@ -18,6 +18,7 @@ Report = Callable[[StepResult], None]
 Applications = Callable[[], Sequence[Any]]
 
 ALL = "*"  # instead of an application, where none could be listed
+KEPT_S = 600.0  # in metrics: applications without a step for so long are left out
 
 _log = logging.getLogger("loadmaster.steer")
 
@@ -28,11 +29,23 @@ class Steps(Protocol):
     def step(self, engine: Any, now_s: float) -> StepResult: ...
 
 
-class SteeringMetrics:
-    """Counters and gauges of the steps, in Prometheus' text format."""
+@runtime_checkable
+class Waking(Protocol):
+    """Applications that are stepped before the next step is due, on news of the engine."""
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    def wait(self, stopped: threading.Event, seconds: float) -> bool:
+        """Wait for news, for `stopped`, or so long; whether `stopped` is set."""
+        ...
+
+
+class SteeringMetrics:
+    """Counters and gauges of the steps, in Prometheus' text format.
+
+    An application that had no step for `kept_s` is left out: it has ended.
+    """
+
+    def __init__(self, kept_s: float = KEPT_S) -> None:
+        self._lock, self._kept_s = threading.Lock(), kept_s
         self._counts: dict[tuple[str, str], int] = {}  # by application and result
         self._last: dict[str, tuple[StepResult, float]] = {}
         self._good: dict[str, float] = {}  # time of the last step that was not degraded
@@ -41,6 +54,9 @@ class SteeringMetrics:
 
     def record(self, result: StepResult, now_s: float) -> None:
         with self._lock:
+            self._expire(now_s)
+            if result.application != ALL:
+                self._last.pop(ALL, None)  # applications are listed again
             key = result.application, result.result
             self._counts[key] = self._counts.get(key, 0) + 1
             self._last[result.application] = result, now_s
@@ -53,8 +69,15 @@ class SteeringMetrics:
             if not result.degraded:
                 self._good[result.application] = now_s
 
-    def text(self) -> str:
+    def _expire(self, now_s: float) -> None:
+        for gone in [name for name, (_, at) in self._last.items() if now_s - at > self._kept_s]:
+            for by_name in (self._last, self._good, self._commands, self._agreements):
+                by_name.pop(gone, None)
+            self._counts = {key: one for key, one in self._counts.items() if key[0] != gone}
+
+    def text(self, now_s: float) -> str:
         with self._lock:
+            self._expire(now_s)
             lines = ["# TYPE loadmaster_steer_steps_total counter"]
             for (application, result), count in self._counts.items():
                 labels = _labels(application=application, result=result)
@@ -100,7 +123,7 @@ def metrics_server(metrics: SteeringMetrics, host: str, port: int) -> Iterator[i
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = self.path.partition("?")[0] in ("/metrics", "/healthz")
-            body = metrics.text().encode() if found else b"expected /metrics\n"
+            body = metrics.text(time.time()).encode() if found else b"expected /metrics\n"
             self.send_response(200 if found else 404)
             self.send_header("Content-Type", "text/plain; version=0.0.4")
             self.send_header("Content-Length", str(len(body)))
@@ -156,9 +179,11 @@ def steer(
 ) -> bool:
     """Step all applications every `every_s` seconds, once if None; whether the last was degraded.
 
+    Applications that are `Waking` are listed again as soon as there is news.
     With `strict` wrong input in the first round raises InputError, after that round; later it is
     reported, as is a fault of one application, which does not stop the others.
     """
+    wait = applications.wait if isinstance(applications, Waking) else threading.Event.wait
     due, first, degraded = clock(), True, False
     while True:
         degraded = _round(applications, steerer, report, strict and first, clock)
@@ -167,7 +192,7 @@ def steer(
         first, now = False, clock()
         # A late round is not made up for, nor is one waited for whose clock was set back.
         due = min(max(due + every_s, now), now + every_s)
-        if stopped.wait(due - now):
+        if wait(stopped, due - now):
             return degraded
 
 

@@ -155,7 +155,10 @@ class ForeignRecommender:
     def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
         report = getattr(self._object, "feedback", None)
         if callable(report):
-            report(application, id, outcome)
+            try:
+                report(application, id, outcome)
+            except Exception:  # of foreign code: the step goes on
+                _log.exception("%s: %s did not take the outcome", application, self.name)
 
 
 def find_recommender(

@@ -1,14 +1,16 @@
 """The loop: once, repeated, wrong input, faults of one application, metrics."""
 
 import threading
+import time
 import urllib.request
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.steering.core import Engine, SilentError, Steerer, StepResult
-from loadmaster.platform.steering.loop import SteeringMetrics, metrics_server, steer
+from loadmaster.platform.steering.loop import ALL, SteeringMetrics, metrics_server, steer
 from tests.platform.steering.test_core import Cluster, Fixed
 
 STEERER = Steerer(Fixed(replicas=6, cpu_m=600), mode="act")
@@ -100,8 +102,9 @@ def test_degradation_is_that_of_the_last_round() -> None:
 def test_metrics_over_http() -> None:
     metrics = SteeringMetrics()
     good = STEERER.step(Cluster(), 0.0)
-    metrics.record(good, 100.0)
-    metrics.record(StepResult('shop/"b"', "silent", "down", silent="metrics"), 101.0)
+    now_s = time.time()
+    metrics.record(good, now_s)
+    metrics.record(StepResult('shop/"b"', "silent", "down", silent="metrics"), now_s)
     with metrics_server(metrics, "127.0.0.1", 0) as port:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             lines = answer.read().decode().splitlines()
@@ -112,5 +115,20 @@ def test_metrics_over_http() -> None:
     assert 'loadmaster_steer_degraded{application="shop/cart"} 0' in lines
     assert 'loadmaster_steer_wanted{application="shop/cart",quantity="replicas"} 6' in lines
     name = "loadmaster_steer_last_good_step_timestamp_seconds"
-    assert f'{name}{{application="shop/cart"}} 100.000' in lines
+    assert f'{name}{{application="shop/cart"}} {now_s:.3f}' in lines
     assert not any(line.startswith(f'{name}{{application="shop/\\"') for line in lines)
+
+
+def test_metrics_leave_out_applications_that_have_ended() -> None:
+    metrics = SteeringMetrics(kept_s=60.0)
+    good = STEERER.step(Cluster(), 0.0)
+    metrics.record(good, 100.0)
+    metrics.record(StepResult(ALL, "silent", "down", silent="engine"), 110.0)
+    assert '_degraded{application="*"} 1' in metrics.text(110.0)
+    metrics.record(replace(good, application="other"), 120.0)
+    text = metrics.text(160.0)
+    assert '_degraded{application="*"}' not in text  # listed again
+    assert '_steps_total{application="*",result="silent"} 1' in text
+    assert good.application in text
+    assert good.application not in metrics.text(161.0)
+    assert 'application="other"' in metrics.text(161.0)

@@ -28,6 +28,9 @@ class Broken:
     def recommend(self, state: Mapping[str, Any]) -> None:
         raise ZeroDivisionError("bug")
 
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
+        raise ZeroDivisionError("bug of feedback")
+
 
 class Service:
     """The service's HTTP: decisions and feedback."""
@@ -111,6 +114,14 @@ def test_foreign_recommender_plugs_in() -> None:
     assert (found.decision["replicas"], found.reason) == (4, "one more")
     with pytest.raises(SilentError, match="ZeroDivisionError: bug"):
         find(f"{__name__}:Broken").recommend("shop/cart", EXAMPLE)
+
+
+def test_foreign_recommender_that_does_not_take_an_outcome_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    find(f"{__name__}:Broken").feedback("shop/cart", None, {})
+    assert "shop/cart" in caplog.text
+    assert "bug of feedback" in caplog.text
 
 
 @pytest.mark.slow
