@@ -40,6 +40,7 @@ class Command:
     run: Callable[[], None]  # raises RefusedError or SilentError
     disruptive: bool = False  # stops work that runs
     routine: bool = False  # renews a state; neither counted as a change nor logged
+    unlimited: bool = False  # sends nothing to the engine: no part of commands_per_minute
 
 
 @dataclass(frozen=True)
@@ -232,11 +233,12 @@ class JobSteerer:
             if blocked := self._blocked(one, memory, now_s):
                 messages.append(f"{one.text}: {blocked}")
                 continue
-            if len(memory.sent_s) >= self.limits.commands_per_minute:
-                left = len(commands) - place
-                messages.append(f"limit of commands a minute: {left} are put off")
-                break
-            memory.sent_s.append(now_s)
+            if not one.unlimited:
+                if len(memory.sent_s) >= self.limits.commands_per_minute:
+                    left = len(commands) - place
+                    messages.append(f"limit of commands a minute: {left} are put off")
+                    break
+                memory.sent_s.append(now_s)
             try:
                 one.run()
             except RefusedError as fault:

@@ -43,6 +43,7 @@ class EngineSpec:
     connect: Connect
     by_jobs: bool = False  # its applications are jobs.JobEngine, not core.Engine
     every_s: float = 60.0  # default time between steps
+    pause_s: float | None = None  # default of jobs.Cadence.pause_s, if another one than there
 
     @property
     def system(self) -> str:

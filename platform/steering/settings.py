@@ -13,6 +13,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import Settings, build_settings, one_or_more
 from loadmaster.platform.steering.core import Mode
 from loadmaster.platform.steering.jobs import Cadence, Limits
+from loadmaster.platform.steering.registry import EngineSpec
 from loadmaster.serving.client.clients import DEFAULT_URL
 
 
@@ -34,6 +35,12 @@ class SteerSettings(Settings):
     cadence: Cadence = Cadence()
     applications: Annotated[tuple[str, ...], BeforeValidator(one_or_more)] = ()
     settings: dict[str, Any] = Field(default={}, description="Of the engine.")
+
+    def cadence_of(self, spec: EngineSpec) -> Cadence:
+        """The cadence with the engine's own default of `pause_s`."""
+        if spec.pause_s is None or "pause_s" in self.cadence.model_fields_set:
+            return self.cadence
+        return self.cadence.model_copy(update={"pause_s": spec.pause_s})
 
 
 def read_settings(

@@ -26,7 +26,10 @@ from loadmaster.platform.steering.spark.reports import EndedJob, Report
 
 _log = logging.getLogger("loadmaster.steer")
 
-WAIT_S = 0.05  # between looks for the first report
+WAIT_S = 0.05  # between looks for the first report, and for the end
+EVERY_S = 0.25  # between steps of all applications, with and without a new report
+PAUSE_S = 0.0  # between requests: drivers report no more often than spark.loadmaster.pause
+HOLD_S = 0.25  # most that a reply waits for the decision; drivers wait for one second
 ONLY_REPORTS = "the driver only reports: its master is not one of Loadmaster's"
 
 
@@ -77,7 +80,10 @@ class SparkSettings(Settings):
 
 @dataclass(eq=False)
 class Application:
-    """The last report of a driver, and the plan it may fetch. `lock` guards all fields."""
+    """The last report of a driver, and the plan it may fetch.
+
+    `lock` guards all fields, and is notified when a step has ended.
+    """
 
     name: str  # unique among those known
     report: Report
@@ -85,12 +91,17 @@ class Application:
     durations: TaskDurations
     limit_factor: float | None = None
     may_idle: bool = False
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    lock: threading.Condition = field(default_factory=threading.Condition)
+    stepped: int = -1  # number of the report that the last step was from
     plan: Plan | None = None
     decided_s: float = float("-inf")  # when the plan's decision was made
     reason: str = ""
     ended: dict[str, EndedJob] = field(default_factory=dict)  # whose outcome is not reported
     reported: set[str] = field(default_factory=set)
+
+    @property
+    def has_news(self) -> bool:
+        return self.report.sequence > self.stepped
 
     def receive(self, report: Report, now_s: float) -> None:
         """Replace the report, unless it is older than the last."""
@@ -105,6 +116,11 @@ class Application:
                 if job.id not in self.reported:
                     self.ended[job.id] = job
 
+    def await_step(self, sequence: int) -> None:
+        """Wait for a step from that report or a later one."""
+        with self.lock:
+            self.lock.wait_for(lambda: self.stepped >= sequence, HOLD_S)
+
 
 class Applications:
     """All applications that report; safe for the threads of the listener and of steering."""
@@ -116,18 +132,27 @@ class Applications:
         self._profile = {} if settings.profile is None else read_profile(settings.profile)
         self._lock = threading.Lock()
         self._known: dict[str, Application] = {}  # by Spark's id
+        self.news = threading.Event()  # a report has come
+        self.awaits_news = False  # each report is followed by a step at once
 
     def receive(self, report: Report) -> dict[str, Any]:
-        """Take a report; the reply for the driver."""
+        """Take a report; the reply for the driver.
+
+        It waits for the decision, so that the plan in it is that of this report. The driver sends
+        one report at a time: reports are thus no more frequent than decisions can be made.
+        """
         now_s = self.clock()
         found = self._find(report, now_s)
         if found is None:
             return {}
         found.receive(report, now_s)
+        self.news.set()
         if self.mode != "act":
             return {"plan": None}
+        if self.awaits_news:
+            found.await_step(report.sequence)
         with found.lock:
-            left_s = found.decided_s + self.settings.ttl_s - now_s
+            left_s = found.decided_s + self.settings.ttl_s - self.clock()
             if found.plan is None or left_s <= 0:
                 return {}  # the driver's plan, if it has one, ends by itself
             return {"plan": found.plan.document(left_s, found.reason)}
@@ -239,12 +264,13 @@ class SparkEngine:
         commands = list[Command]()
         if not is_same or is_new:
             text = f"plan {plan.line()}"
-            commands.append(Command("plan", self.application, text, give, routine=is_same))
+            commands.append(
+                Command("plan", self.application, text, give, routine=is_same, unlimited=True)
+            )
         if not is_same:
-            # They have no effect beside the plan's: outcomes and comparisons refer to them. Each
-            # job has one, as the limit of commands would else put off plans where many wait.
+            # They have no effect beside the plan's: outcomes and comparisons refer to them.
             commands += [
-                Command(START, job, f"{job} may start", partial(tell, job))
+                Command(START, job, f"{job} may start", partial(tell, job), unlimited=True)
                 for job in plan.jobs
                 if job in waiting - self._planned
             ]
@@ -255,9 +281,12 @@ class SparkEngine:
             raise RefusedError(ONLY_REPORTS)
 
     def publish(self, observation: Observation, result: StepResult) -> None:
-        """Keep the reason, which goes to the driver's log with the plan."""
-        with self._known.lock:
-            self._known.reason = f"{result.source}: {result.reason}" if result.source else ""
+        """Keep the reason, which goes to the driver's log with the plan; the step has ended."""
+        known = self._known
+        with known.lock:
+            known.reason = f"{result.source}: {result.reason}" if result.source else ""
+            known.stepped = self._report.sequence
+            known.lock.notify_all()
 
 
 def _digest(report: Report) -> int:
@@ -279,7 +308,7 @@ def _outcome(job: EndedJob) -> dict[str, Any]:
 
 
 class Connection:
-    """Lists the applications that report to `url`."""
+    """Lists the applications that report to `url`: after a report, those with a new one."""
 
     def __init__(
         self, known: Applications, settings: SparkSettings, names: Sequence[str], url: str
@@ -287,7 +316,8 @@ class Connection:
         self.known, self.url = known, url
         self._settings, self._names = settings, names
         self._engines: dict[int, SparkEngine] = {}
-        self._is_first = True
+        self._is_first, self._is_woken = True, False
+        self._all_due_s = 0.0  # monotonic
 
     def __call__(self) -> list[SparkEngine]:
         """The applications to step now. The first call waits for one."""
@@ -304,7 +334,20 @@ class Connection:
         self._engines = {
             id(one): self._engines.get(id(one)) or SparkEngine(one, ttl_s, clock) for one in found
         }
+        if self._is_woken and time.monotonic() < self._all_due_s:
+            return [self._engines[id(one)] for one in found if one.has_news]
+        self._all_due_s = time.monotonic() + EVERY_S
         return list(self._engines.values())
+
+    def wait(self, stopped: threading.Event, seconds: float) -> bool:
+        """Wait for a report, for `stopped`, or so long; whether `stopped` is set."""
+        known, end_s = self.known, time.monotonic() + seconds
+        self._is_woken, known.awaits_news = False, True
+        while not (self._is_woken or stopped.is_set()) and time.monotonic() < end_s:
+            self._is_woken = known.news.wait(min(WAIT_S, seconds))
+        known.news.clear()
+        known.awaits_news = not stopped.is_set()
+        return stopped.is_set()
 
     def _chosen(self) -> list[Application]:
         return [
@@ -347,5 +390,6 @@ SPEC = EngineSpec(
     settings=SparkSettings,
     connect=connect,
     by_jobs=True,
-    every_s=0.25,
+    every_s=EVERY_S,
+    pause_s=PAUSE_S,
 )

@@ -7,10 +7,10 @@ share starts no further ones.
 
 The plan has the stages in the order of the assignments, and for each job its limit, times a factor:
 Decima's limits weigh that executors take time to move and that tasks get slower where a job has
-many, and neither holds for the slots of one application. Jobs without
-an assignment come after them in Spark's order, without a limit. Slots that no task within the
-limits can use go to tasks beyond them in the same order; with `may_idle` those that the decision
-has left idle stay so.
+many, and neither holds for the slots of one application. A stage without an assignment goes with
+its job's first one. Jobs without an assignment come after them in Spark's order, without a limit.
+Slots that no task within the limits can use go to tasks beyond them in the same order; with
+`may_idle` those that the decision has left idle stay so.
 """
 
 from __future__ import annotations
@@ -40,16 +40,22 @@ class Plan:
     """An order of stages, and the most tasks of jobs at a time."""
 
     id: str  # a digest of the rest
-    jobs: tuple[str, ...]  # in the order of their first stages
+    first: Mapping[str, int]  # place of each job's first stage in `stages`
     stages: tuple[int, ...]
     limits: Mapping[str, int]  # of those that have one
     idle: int = 0
+
+    @property
+    def jobs(self) -> tuple[str, ...]:
+        """In the order of their first stages."""
+        return tuple(self.first)
 
     def document(self, ttl_s: float, reason: str = "") -> dict[str, Any]:
         """For the driver."""
         return {
             "id": self.id,
             "stages": list(self.stages),
+            "jobs": dict(self.first),
             "limits": dict(self.limits),
             "idle": self.idle,
             "ttl_ms": round(max(ttl_s, 0.0) * 1000),
@@ -131,12 +137,12 @@ def plan_of(
     decision: Mapping[str, Any], limit_factor: float | None = 1.0, may_idle: bool = False
 ) -> Plan:
     """The plan of a decision of Decima's endpoint; without a factor its jobs have no limits."""
-    stages, limits = list[int](), dict[str, int]()
+    stages, first, limits = list[int](), dict[str, int](), dict[str, int]()
     for part in decision.get("assignments") or ():
-        stages.append(int(part["stage"]))
         job, limit = str(part["job"]), int(part["limit"])
+        first.setdefault(job, len(stages))
+        stages.append(int(part["stage"]))
         limits[job] = max(limit, limits.get(job, 1))
-    jobs = tuple(limits)
     if limit_factor is None:
         limits = {}
     else:
@@ -144,4 +150,4 @@ def plan_of(
     idle = int(decision.get("idle") or 0) if may_idle else 0
     content = json.dumps([stages, limits, idle])
     id = hashlib.sha256(content.encode()).hexdigest()[:12]
-    return Plan(id, jobs, tuple(stages), limits, idle)
+    return Plan(id, first, tuple(stages), limits, idle)

@@ -52,12 +52,9 @@ class LoadmasterTaskScheduler(context: SparkContext, maxFailures: Int, isLocal: 
       case Some(plan) =>
         val keyed = queue.map(set => (set, keyOf(set)))
         setsOf = keyed.toSeq.groupMap(_._2)(_._1)
-        // A stage that is new since the decision goes with its job.
-        val ofJob = mutable.HashMap[String, Int]()
-        for ((set, key) <- keyed; rank <- plan.ranks.get(set.stageId))
-          ofJob(key) = math.min(rank, ofJob.getOrElse(key, rank))
+        // A stage that is newer than the plan goes with its job, whose planned stages may have ended.
         val sorted = keyed.sortBy { case (set, key) =>
-          plan.ranks.get(set.stageId).orElse(ofJob.get(key)).getOrElse(Int.MaxValue)
+          plan.ranks.get(set.stageId).orElse(plan.jobs.get(key)).getOrElse(Int.MaxValue)
         }
         allowances = allow(sorted.map(_._2).distinct.toSeq, plan)
         sorted.map(_._1)

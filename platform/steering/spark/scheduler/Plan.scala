@@ -10,6 +10,7 @@ import scala.jdk.CollectionConverters._
 final case class Plan(
     id: String,
     ranks: Map[Int, Int], // stage -> place in the order
+    jobs: Map[String, Int], // job -> place of its first stage, for stages newer than the plan
     limits: Map[String, Int], // job -> tasks at a time
     idle: Int, // slots that are left idle on purpose, where tasks of limited jobs wait
     deadline: Long,
@@ -25,11 +26,11 @@ object Plan {
   def parse(node: JsonNode): Plan = {
     val ttlMs = math.min(math.max(node.path("ttl_ms").asLong(0), 0), LongestMs)
     val ranks = node.path("stages").elements.asScala.map(_.asInt(-1)).zipWithIndex.toMap
-    val limits = node.path("limits").properties.asScala.map { entry =>
-      entry.getKey -> math.max(entry.getValue.asInt(1), 1)
+    def numbers(field: String, least: Int) = node.path(field).properties.asScala.map { entry =>
+      entry.getKey -> math.max(entry.getValue.asInt(least), least)
     }.toMap
     val deadline = System.nanoTime() + ttlMs * 1000000L
-    Plan(node.path("id").asText(""), ranks, limits, math.max(node.path("idle").asInt(0), 0),
-      deadline, node.path("reason").asText(""))
+    Plan(node.path("id").asText(""), ranks, numbers("jobs", 0), numbers("limits", 1),
+      math.max(node.path("idle").asInt(0), 0), deadline, node.path("reason").asText(""))
   }
 }

@@ -46,6 +46,7 @@ final class Reporter(context: SparkContext, acts: Boolean, onPlan: () => Unit) {
   private def run(): Unit = {
     var failures = 0
     while (!stopped) {
+      val began = System.nanoTime()
       try {
         if (progress.id.nonEmpty) exchange()
         if (failures > 0) Log.info(s"$url replies again")
@@ -56,13 +57,15 @@ final class Reporter(context: SparkContext, acts: Boolean, onPlan: () => Unit) {
           failures = math.min(failures + 1, 6)
       }
       if (progress.isOver) stopped = true
-      else await(if (failures > 0) RetryMs << (failures - 1) else 0)
+      else if (failures > 0) await(System.nanoTime(), RetryMs << (failures - 1))
+      else await(began, 0)
     }
   }
 
-  /** Wait for a change, at least `pauseMs` (`backOffMs` after a failure), at most a heartbeat. */
-  private def await(backOffMs: Long): Unit = {
-    val began = System.nanoTime()
+  /** Wait for a change, at least `pauseMs` from `began` (`backOffMs` after a failure), at most a
+    * heartbeat.
+    */
+  private def await(began: Long, backOffMs: Long): Unit = {
     def spentMs = (System.nanoTime() - began) / 1000000L
     val leastMs = math.max(pauseMs, math.min(backOffMs, RetryMostMs))
     def due = spentMs >= leastMs && (dirty || spentMs >= HeartbeatMs)

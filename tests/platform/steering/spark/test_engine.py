@@ -1,5 +1,7 @@
 """Applications that report over HTTP, steered in each mode, with faults."""
 
+import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,8 @@ import pytest
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.steering.core import Mode, Recommendation, SilentError, StepResult
-from loadmaster.platform.steering.jobs import Cadence, JobSteerer
+from loadmaster.platform.steering.jobs import Cadence, JobSteerer, Limits
+from loadmaster.platform.steering.loop import steer
 from loadmaster.platform.steering.recommenders import find_recommender
 from loadmaster.platform.steering.spark.engine import (
     SPEC,
@@ -230,7 +233,7 @@ def test_decisions_are_requested_when_tasks_end_not_when_they_start() -> None:
     assert steered.decider.asked == 2
 
 
-def test_many_waiting_jobs_do_not_use_up_the_limit_of_commands() -> None:
+def test_plans_are_no_commands_to_the_engine() -> None:
     steered = Bench()
 
     class Rotating(Decider):
@@ -245,7 +248,8 @@ def test_many_waiting_jobs_do_not_use_up_the_limit_of_commands() -> None:
             ]
             return Recommendation({"assignments": given}, "in turn", "toy", f"d{self.asked}")
 
-    steered.steerer = JobSteerer(Rotating(), "act")
+    limits = Limits(commands_per_minute=1)
+    steered.steerer = JobSteerer(Rotating(), "act", limits, Cadence(pause_s=0))
     jobs, started = [job(number, stage(number)) for number in range(40)], 0
     for number in range(200):
         jobs[0]["stages"][0]["finished"] = number % 4
@@ -271,6 +275,58 @@ def test_a_rule_of_the_endpoint_puts_the_short_job_first() -> None:
 def listening(mode: Mode = "act", **settings: Any) -> Iterator[Connection]:
     with connect(SparkSettings(port=0, **settings), (), mode) as connection:
         yield connection
+
+
+@contextmanager
+def stepped(connection: Connection, decider: Decider, every_s: float) -> Iterator[list[StepResult]]:
+    """The loop of steering, in a thread."""
+    stopped, seen = threading.Event(), list[StepResult]()
+    steerer = JobSteerer(decider, "act", cadence=Cadence(pause_s=0))
+    thread = threading.Thread(
+        target=steer, args=(connection, steerer, seen.append, every_s, False, stopped)
+    )
+    thread.start()
+    try:
+        while not connection.known.awaits_news:
+            time.sleep(0.01)
+        yield seen
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def test_the_reply_to_a_report_has_the_plan_decided_from_it() -> None:
+    decider = Decider()
+    with listening(first_report_s=0) as connection, stepped(connection, decider, 60) as seen:
+        for number in range(1, 6):
+            document = report(job(number, stage(10 * number)), sequence=number)
+            _, reply = post(connection.url, document)
+            assert reply["plan"]["stages"] == [10 * number]
+        other = report(job(9, stage(90)), application="local-2", name="other")
+        assert post(connection.url, other)[1]["plan"]["stages"] == [90]
+        assert [one.application for one in seen if one.result == "acted"][-1] == "other"
+        # Without an answer to a request the reply is that of before, and in time for the driver.
+        decider.is_silent = True
+        began_s = time.monotonic()
+        document = report(job(6, stage(60)), sequence=6)
+        assert post(connection.url, document)[1]["plan"]["stages"] == [50]
+        assert time.monotonic() - began_s < 1
+
+
+def test_a_reply_does_not_wait_for_a_recommender_that_hangs() -> None:
+    free = threading.Event()
+
+    class Hanging(Decider):
+        def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
+            free.wait(10)
+            return super().recommend(application, state)
+
+    with listening(first_report_s=0) as connection, stepped(connection, Hanging(), 60):
+        began_s = time.monotonic()
+        assert post(connection.url, two_jobs()) == (200, {})
+        assert time.monotonic() - began_s < 1  # the time that a driver waits
+        free.set()
+        assert post(connection.url, two_jobs(sequence=2))[1]["plan"]["stages"] == [1]
 
 
 def test_http_refuses_what_is_malformed_in_one_line() -> None:

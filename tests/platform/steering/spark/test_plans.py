@@ -89,6 +89,7 @@ def test_a_plan_has_the_order_and_the_limits() -> None:
     assert plan.idle == 0
     document = plan.document(2.5, "why")
     assert (document["ttl_ms"], document["reason"]) == (2500, "why")
+    assert document["jobs"] == {"job-1": 0, "job-0": 1}  # places of stages newer than the plan
 
 
 def test_limits_are_multiplied_or_left_out() -> None:

@@ -63,13 +63,19 @@ class Orders:
 
     def __init__(self) -> None:
         self.silent: set[str] = set()  # applications without an answer
+        self.decided: set[str] = set()
 
     def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
         if application in self.silent:
             raise SilentError("recommender", "no service")
         jobs = list(state["jobs"])
         first = jobs[0]["id"]
-        if application in ("watch", "plugin", "order"):
+        if application == "newer":
+            if application in self.decided or len(jobs) < 2:
+                raise SilentError("recommender", "decides once, on two jobs")
+            jobs = [{**one, "stages": one["stages"][:1]} for one in jobs]
+        self.decided.add(application)
+        if application in ("watch", "plugin", "order", "newer"):
             jobs.reverse()
         given = [
             {
@@ -171,11 +177,14 @@ def test_watch_changes_nothing_and_act_sets_order_and_limits(
         running.add("plugin", jobs, acted, f"local[{SLOTS}]", **{"spark.plugins": PLUGIN})
         running.add("order", jobs, acted)
         running.add("limit", jobs, acted)
+        running.add("newer", equal_jobs(2, 4, 500, stages=4, gap_ms=200), acted)
         running.begin()
         found = running.results()
     ended = {name: order(frame) for name, frame in found.items()}
     # In `limit` job a is first in the order, and may run one task at a time.
-    assert ended == {"watch": "ab", "plugin": "ab", "order": "ba", "limit": "ba"}
+    # In `newer` the plan has the first stages alone: the later ones of job b go before job a.
+    expected = {"watch": "ab", "plugin": "ab", "order": "ba", "limit": "ba", "newer": "ba"}
+    assert ended == expected
     assert all(frame["tasks"].tolist() == [16, 16] for frame in found.values())
     results = {one.application: set[str]() for one in seen}
     for one in seen:
