@@ -4,7 +4,7 @@ FOLDERS := envs models serving platform tests
 PROCESSES ?= 2
 IN_PARALLEL = -n $(PROCESSES) --no-loadscope-reorder  # tests/conftest.py distributes the files
 
-.PHONY: help setup demo check test test-engines coverage lint typecheck format client clean
+.PHONY: help setup demo check test test-long test-engines coverage lint typecheck format client clean
 .NOTPARALLEL:
 
 help:  ## list the targets
@@ -31,11 +31,14 @@ demo: setup  ## evaluate a trained policy, replay it, train another, adapt a thi
 check: lint typecheck  ## lint, types and the fast tests: about two minutes once compiled
 	@$(PY) -m pytest -q -m "not slow" $(IN_PARALLEL) $(PYTEST_ARGS)
 
-test: setup  ## all tests (PYTEST_ARGS="-k name" for some)
+test: setup  ## all tests but the long ones (PYTEST_ARGS="-k name" for some)
 	@.ci/install-chromium
 	@.ci/install-prometheus
 	@$(if $(PYTEST_ARGS),,$(PY) -P .ci/compile-ahead)
-	@$(PY) -m pytest $(IN_PARALLEL) $(PYTEST_ARGS)
+	@$(PY) -m pytest -m "not long" $(IN_PARALLEL) $(PYTEST_ARGS)
+
+test-long: setup  ## the long ones: kills, loads and drift of whole services and trainings
+	@$(PY) -m pytest -m long $(IN_PARALLEL) $(PYTEST_ARGS)
 
 test-engines: setup  ## steering of every real engine, fetched at first (LOADMASTER_ENGINES=flink for one)
 	@LOADMASTER_ENGINES=$${LOADMASTER_ENGINES:-all} $(PY) -m pytest -m engine $(PYTEST_ARGS) \

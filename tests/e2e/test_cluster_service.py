@@ -224,6 +224,7 @@ def config(tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.long
 def test_serve_on_a_cluster_removes_only_its_own_application(
     serve: Callable[..., Served], config: Path, ready: Deployed
 ) -> None:

@@ -22,7 +22,7 @@ from loadmaster.serving.client import Client
 from tests.e2e.operator import operate
 from tests.serving.live import free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 TIMEOUT_S = 240.0
 WINDOW = 12

@@ -22,7 +22,7 @@ from loadmaster.serving.client import Client, Decision
 from tests.e2e.test_cluster_service import python_path, status_of, wait_for
 from tests.serving import toy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 START_S = 120.0
 TENANTS = [f"t{number}" for number in range(8)]

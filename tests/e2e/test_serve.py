@@ -232,6 +232,7 @@ def needs_ray_token(address: str, port: int) -> bool:
     return False
 
 
+@pytest.mark.long
 def test_signals_while_starting_end_everything(start: Start, config: Path) -> None:
     """Ctrl-C when Ray has started and when Serve has; SIGKILL leaves a folder to the next start."""
 

@@ -68,6 +68,7 @@ def runs(ray_session: None, s3: ObjectStore, tmp_path_factory: pytest.TempPathFa
     return Runs(folder / "run", remote, reached)
 
 
+@pytest.mark.long
 def test_killed_run_resumes_from_its_url_as_if_uninterrupted(runs: Runs, tmp_path: Path) -> None:
     assert 3 <= runs.reached < LAST
     runs.remote.download(tmp_path, ["metrics.csv"])

@@ -166,6 +166,7 @@ def test_rollouts_are_compared_with_the_stock_runner(cli: Cli, monkeypatch: Patc
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_session")
 def test_scaling_is_written_and_drawn(capfd: Captured, monkeypatch: Patch, tmp_path: Path) -> None:
     from loadmaster.platform.bench import scaling

@@ -214,6 +214,7 @@ QUIET = 60  # iterations: each takes longer while a worker is missing
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_run_survives_a_kill_of_each_kind(
     capfd: Captured, monkeypatch: Patch, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ SMALL = Effort(
 )
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_session")
 def test_figures_beside_rllib() -> None:
     steps: list[str] = []

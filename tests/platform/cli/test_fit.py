@@ -74,6 +74,7 @@ def test_second_call_prints_the_result_only(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_interrupted_fit_continues(
     fitted: Path, trace: Path, tmp_path: Path, monkeypatch: Patch, cli: Cli
 ) -> None:
@@ -108,6 +109,7 @@ def test_interrupted_fit_continues(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_gpu_trace_is_fitted_by_das(ray_session: None, tmp_path: Path, cli: Cli) -> None:
     output = tmp_path / "one"
     record = cli.json(f"fit {pai_file(tmp_path)} --output {output} {QUICK}")

@@ -75,6 +75,7 @@ class KilledLearner(InputDrivenLearner):
         return super()._step(*arguments)
 
 
+@pytest.mark.long
 def test_iteration_with_a_killed_learner_is_repeated(start: Start, tmp_path: Path) -> None:
     kill_file = tmp_path / "kill_file"
     killed = type("Killed", (KilledLearner,), {"kill_file": kill_file})
@@ -95,6 +96,7 @@ def test_iteration_with_a_killed_learner_is_repeated(start: Start, tmp_path: Pat
     assert any(trainer.step()["workers"] == 2 for _ in range(200))
 
 
+@pytest.mark.long
 def test_team_formed_anew_takes_the_same_steps(start: Start) -> None:
     """As after the death of a worker: weights and optimiser come from the driver's copy."""
     one, other = start(SMALL, tiny(workers=2)), start(SMALL, tiny(workers=2))

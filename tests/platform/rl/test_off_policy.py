@@ -85,6 +85,7 @@ def test_checkpoint_without_a_run_folder_holds_the_replay(start: Start, here: Pa
         assert [row(resumed) for _ in range(2)] == rows
 
 
+@pytest.mark.long
 def test_workers_make_the_same_transitions(start: Start) -> None:
     def small_workers(config: PendulumTraining) -> Any:
         return RECIPE.algorithm(config).env_runners(num_cpus_per_env_runner=0.4)
@@ -154,6 +155,7 @@ def rows_of(run: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("ray_session")
 def test_killed_run_resumes_on_the_same_curve(here: Path) -> None:
     root = Path(__file__).parents[3]

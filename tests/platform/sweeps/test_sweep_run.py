@@ -191,6 +191,7 @@ def test_asha_rungs_survive_a_resume(load: LoadSweep) -> None:
     assert second.on_trial_result(None, late, {**reached, "validation": 5.0}) == "STOP"
 
 
+@pytest.mark.long
 def test_trials_that_crash_fail_or_diverge(sweep_file: SweepFile, tmp_path: Path) -> None:
     path = sweep_file(f"""
 base:
@@ -232,6 +233,7 @@ stop: {iterations: 5, stall_minutes: 0.08}
 """
 
 
+@pytest.mark.long
 def test_command_names_trials_that_crash_or_hang(
     sweep_file: SweepFile, by_example: None, capfd: Captured
 ) -> None:
@@ -408,6 +410,7 @@ def test_tiny_sweep_of_decima(root: Path, tmp_path: Path, monkeypatch: Patch, cl
         assert find_policy(str(last)).manifest.trained["iterations"] == trial["iterations"]
 
 
+@pytest.mark.long
 def test_trial_with_a_learner_of_its_own(root: Path, tmp_path: Path, monkeypatch: Patch) -> None:
     """The learner's process takes a place that the trial reserved."""
     monkeypatch.chdir(root)

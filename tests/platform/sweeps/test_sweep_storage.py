@@ -126,6 +126,7 @@ sys.exit(main(arguments))
 """
 
 
+@pytest.mark.long
 def test_killed_sweep_in_a_bucket_is_resumed_without_losing_trials(
     sweep_file: SweepFile, s3: ObjectStore, capfd: Captured, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ def test_killed_sweep_in_a_bucket_is_resumed_without_losing_trials(
     assert [trial["state"] for trial in again["trials"]] == ["finished"] * 3
 
 
+@pytest.mark.long
 def test_bucket_that_vanishes_keeps_the_records(
     sweep_file: SweepFile, s3: ObjectStore, monkeypatch: Patch, capfd: Captured,
     temporary_folder: Path,

@@ -392,6 +392,7 @@ def test_memory_is_bounded_by_bytes(registries: Registries) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_many_names_fill_neither_memory_nor_disk(
     registries: Registries, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

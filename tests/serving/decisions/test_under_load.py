@@ -19,7 +19,7 @@ from loadmaster.serving.settings import ServeSettings
 from tests.serving import toy
 from tests.serving.live import Live, free_port
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ class InProcess(HTTPAdapter):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_every_response_is_documented(everything: LocalService) -> None:
     document = everything.request("GET", "/openapi.json").json
     schema = schemathesis.openapi.from_dict(document)

@@ -15,7 +15,7 @@ from tests.platform.steering.ray_serve.fakes import decision, http_server
 APP = "steered"
 PATIENCE_S = 90.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.engine("ray-serve")]
+pytestmark = [pytest.mark.slow, pytest.mark.long, pytest.mark.engine("ray-serve")]
 
 
 def running(name=APP):
