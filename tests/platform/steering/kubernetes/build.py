@@ -123,12 +123,13 @@ def _environment(folder: Path, root: Path) -> dict[str, str]:
         "MAJOR": VERSION.split(".")[0], "MINOR": VERSION.split(".")[1],
     }  # fmt: skip
     version.write_text("".join(f"KUBE_GIT_{name}='{value}'\n" for name, value in lines.items()))
-    go = root / "usr/lib/go-1.19"
+    go, scratch = root / "usr/lib/go-1.19", folder / "scratch"
+    scratch.mkdir()
     libraries = ":".join(str(one) for one in (root / "usr/lib").glob("*-linux-gnu*"))
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith("GO")},
         "PATH": f"{go / 'bin'}:{root / 'usr/bin'}:{os.environ['PATH']}",
-        "LD_LIBRARY_PATH": libraries, "GOROOT": str(go), "GOCACHE": str(folder / "cache"),
+        "LD_LIBRARY_PATH": libraries, "GOROOT": str(go), "TMPDIR": str(scratch),
         "GOFLAGS": "-mod=vendor", "GOPROXY": "off", "CGO_ENABLED": "0",
         "KUBE_GIT_VERSION_FILE": str(version),
     }  # fmt: skip

@@ -78,10 +78,12 @@ def free_port() -> int:
 class ControlPlane:
     """The processes of a control plane, and clients of it."""
 
-    def __init__(self, programs: Path, folder: Path, stack: ExitStack) -> None:
+    def __init__(
+        self, programs: Path, folder: Path, stack: ExitStack, extender_port: int = 0
+    ) -> None:
         self._programs, self._folder, self._stack = programs, folder, stack
         self._etcd = f"http://127.0.0.1:{free_port()}"
-        self._port, self.extender_port = free_port(), free_port()
+        self._port, self.extender_port = free_port(), extender_port or free_port()
         self.url = f"https://127.0.0.1:{self._port}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         rows = [
@@ -270,10 +272,12 @@ def _conditions(ready: bool) -> list[dict[str, str]]:
 
 
 @contextmanager
-def control_plane_on(programs: Path, folder: Path) -> Iterator[ControlPlane]:
+def control_plane_on(
+    programs: Path, folder: Path, extender_port: int = 0
+) -> Iterator[ControlPlane]:
     """Start a control plane with its kubelets; ends exactly the processes that it has started."""
     with ExitStack() as stack:
-        plane = ControlPlane(programs, folder, stack)
+        plane = ControlPlane(programs, folder, stack, extender_port)
         kubelets = Kubelets(plane.client("admin"))
         kubelets.start()
         stack.callback(kubelets.stop)
