@@ -23,7 +23,8 @@ os.environ.update({"RAY_agent_register_timeout_ms": "300000"})
 os.environ.pop("COLUMNS", None)  # tables have the width of a pipe
 
 LIVE = "live"  # group of the files that use the service on Ray Serve
-ORDER = ("architecture", "docker", "e2e", LIVE, "")  # of folders and groups; "": all others
+PARSED = "architecture"  # folder of the files that parse all modules
+ORDER = (PARSED, "docker", "e2e", LIVE, "")  # of folders and groups; "": all others
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,11 +39,16 @@ def _group(item: pytest.Item) -> str:
 
 
 class ByFile(LoadScopeScheduling):
-    """Distribute tests to processes by file. Files that use the service on Ray Serve, which takes
-    half a minute to start, count as one; any other Ray session is started once per process."""
+    """Distribute tests to processes by file.
+
+    Files that use the service on Ray Serve, which takes half a minute to start, count as one, as do
+    those that parse all modules; any other Ray session is started once per process.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.split("::")[0]
+        if f"/{PARSED}/" in file:
+            return PARSED
         return LIVE if _uses_live_service(file) else file
 
 

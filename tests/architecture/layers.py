@@ -38,7 +38,7 @@ def importing_modules(modules: Mapping[str, Module]) -> Counter[tuple[str, str]]
     counts: Counter[tuple[str, str]] = Counter()
     for module in modules.values():
         own = module.name.split(".")[1]
-        targets = {name.split(".")[1] for name in module.imports() if _is_inner(name)}
+        targets = {name.split(".")[1] for name in module.contents.imports if _is_inner(name)}
         counts.update((own, target) for target in targets - {own})
     return counts
 

@@ -32,7 +32,7 @@ def declared(root: Path) -> set[str]:
 
 def undeclared(module: Module, known: set[str]) -> set[str]:
     """Top-level packages that the module imports and no known distribution provides."""
-    tops = {name.split(".")[0] for name in module.imports()}
+    tops = {name.split(".")[0] for name in module.contents.imports}
     outside = tops - set(sys.stdlib_module_names) - {"loadmaster"}
     return {top for top in outside if not distributions().get(top, {normalised(top)}) & known}
 
@@ -77,7 +77,7 @@ def test_client_is_the_same_version_and_needs_nothing(root: Path) -> None:
     outside = {
         name
         for module in read_modules(root, ("serving/client",)).values()
-        for name in (found.split(".")[0] for found in module.imports())
+        for name in (found.split(".")[0] for found in module.contents.imports)
         if name not in sys.stdlib_module_names and not name.startswith("loadmaster")
     }
     assert outside == set()

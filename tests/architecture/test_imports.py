@@ -14,7 +14,7 @@ from tests.architecture.source_tree import PACKAGES, Module, read_modules
 def forbidden_imports(module: Module) -> list[str]:
     """Imports of an upper layer, of a package by its bare name, and of torch or Ray in envs."""
     found = []
-    for name in module.imports():
+    for name in module.contents.imports:
         top, *rest = name.split(".")
         if top == "loadmaster" and rest and rest[0] in PACKAGES[module.layer + 1 :]:
             found.append(f"{name}: imports an upper layer")
@@ -30,7 +30,7 @@ def forbidden_imports(module: Module) -> list[str]:
 def import_cycle(modules: Mapping[str, Module]) -> list[str]:
     """Names of modules that import each other in a circle, imports for type checks included."""
     graph = {
-        name: {target for target in _targets(module.imports(), modules) if target != name}
+        name: {target for target in _targets(module.contents.imports, modules) if target != name}
         for name, module in modules.items()
     }
     try:

@@ -23,20 +23,20 @@ BANNED_OPENINGS = re.compile(r"(Who|Whoever|What (somebody|nobody|one)|Somebody|
 
 
 def banned_names(module: Module) -> list[str]:
-    names = [*module.defined_names(), *((part, 1) for part in module.name.split("."))]
+    names = [*module.contents.defined_names, *((part, 1) for part in module.name.split("."))]
     return [
         f"{module.name}:{line}: {name}"
         for name, line in names
         if name not in ALLOWED and BANNED & set(words_of(name))
     ] + [
         f"{module.name}:{line}: import as {alias}"
-        for alias, line in module.import_aliases()
+        for alias, line in module.contents.import_aliases
         if alias in BANNED_ALIASES
     ]
 
 
 def banned_openings(module: Module) -> list[str]:
-    found = module.docstrings()
+    found = module.contents.docstrings
     return [f"{module.name}:{line}: {text}" for text, line in found if BANNED_OPENINGS.match(text)]
 
 

@@ -44,6 +44,7 @@ def test_random_dags_slow_down_and_pay_for_set_up() -> None:
     assert 1.5 < (mean[:, 1] / mean[:, 0]).mean() < 2.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["alibaba-like", "random-dags"])
 def test_jobs_are_always_the_same_and_end(name: str) -> None:
     make = getattr(random_dags, name.replace("-", "_"))

@@ -48,6 +48,7 @@ def test_schedule_of_a_rule_repeats_it(semantics: str, faults: list[dict[str, An
             assert np.array_equal(getattr(own, name), getattr(again, name))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("semantics", ["flink", "paper"])
 @pytest.mark.parametrize("faults", [[], FAULTS])
 @pytest.mark.parametrize("job", ["small-1", "medium-1"])
@@ -60,6 +61,7 @@ def test_clairvoyant_is_never_below_a_rule(
         assert found.reward >= max(run_baseline(r, settings, setup, seed).reward for r in RULES)
 
 
+@pytest.mark.slow
 def test_clairvoyant_finds_more_than_one_rule_shows() -> None:
     settings, setup = setting(minutes=1440)
     rules = [BASELINES["static"]]
@@ -85,6 +87,7 @@ def brute_force(settings: StreamScalingSettings, setup: Setup, seed: int) -> flo
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("semantics", ["flink", "paper"])
 @pytest.mark.parametrize("lost", [False, True])
 def test_optimum_equals_that_of_all_schedules(semantics: str, lost: bool) -> None:

@@ -303,6 +303,7 @@ def test_simpy_is_slower(monkeypatch: Patch) -> None:
     assert (figure.ratio or 0) > 200
 
 
+@pytest.mark.slow
 def test_simpy_model_has_the_simulators_latency() -> None:
     """A steady load that keeps the longest task busy for 80%: mean latency within 10%."""
     pytest.importorskip("simpy")

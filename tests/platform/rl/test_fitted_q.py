@@ -76,6 +76,7 @@ def test_other_policy_is_valued_with_much_data() -> None:
         assert abs(log.mean_reward - system.value(action)) > 0.05  # it is not the logged one's
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("episodes", "repetitions"), [(1, 20), (5, 20)])
 def test_lower_bound_holds_as_often_as_it_claims(episodes: int, repetitions: int) -> None:
     above, useful = 0, 0

@@ -142,6 +142,7 @@ def test_generator_imitates_state_and_spread() -> None:
     assert found.std(1).mean().item() == pytest.approx(0.1, abs=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("algorithm", ["iql", "bcq"])
 def test_best_logged_actions_are_found_from_one_episode(algorithm: str) -> None:
     log = bandit()

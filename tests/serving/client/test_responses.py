@@ -62,6 +62,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_any_json_is_decoded_or_refused(data: Any) -> None:
     for record in (Decision, responses.Status, responses.Systems, History):

@@ -248,6 +248,7 @@ def test_a_policy_learns_from_each_episode(start: Start) -> None:
     assert replay(rows, here.folder / "bundle-learns").different == 0
 
 
+@pytest.mark.slow
 def test_episodes_survive_a_restart_and_a_kill(start: Start) -> None:
     here = start("learns")
     run(here, [1, 2])

@@ -142,6 +142,7 @@ def test_policies_without_memory_store_none(start: Start) -> None:
     assert logged_memories(here) == [None, None]
 
 
+@pytest.mark.slow
 def test_memory_survives_a_restart_and_a_kill(start: Start) -> None:
     here = start("counts")
     assert counts(here, "a", 3) == [1, 2, 3]

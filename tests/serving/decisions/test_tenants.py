@@ -169,6 +169,7 @@ def killed(here: LocalService) -> None:
     here.kill()
 
 
+@pytest.mark.slow
 def test_state_survives_a_kill(start: Start) -> None:
     here = start(toy=FLAPPY)
     flap(here, "a", 3)
@@ -204,6 +205,7 @@ def test_a_damaged_file_is_put_aside(start: Start) -> None:
     assert oct(file.stat().st_mode)[-3:] == "600"
 
 
+@pytest.mark.slow
 def test_a_fault_of_the_disk_costs_no_decision(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

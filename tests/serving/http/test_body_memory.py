@@ -76,6 +76,7 @@ def test_declared_bytes_that_never_arrive_take_no_memory(start: Start) -> None:
     assert here.run(work()).status == 200
 
 
+@pytest.mark.slow
 def test_bytes_are_held_until_the_decision_and_released_by_every_outcome(start: Start) -> None:
     here = start("is slow", limits=LIMITS)
     bodies = [STATE.ljust(LARGEST), b"no json".ljust(LARGEST), b'{"state": {}}'.ljust(LARGEST)]

@@ -190,6 +190,7 @@ async def test_no_request_fails_while_gateways_come_and_go(tmp_path: Path) -> No
         assert counts[0] > 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("action", ["pause", "promote", "rollback"])
 async def test_actions_reach_all_gateways_before_their_next_decision(
     action: str, tmp_path: Path
@@ -294,6 +295,7 @@ async def test_without_control_a_gateway_stops_when_its_lease_ends(
         await made.start_control()
 
 
+@pytest.mark.slow
 async def test_an_action_waits_for_the_lease_of_a_gateway_that_does_not_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_readyz_fails_while_the_worker_is_silent_and_recovers(
     until_ready_is(here, 200)  # without a single request
 
 
+@pytest.mark.slow
 def test_starting_system_is_not_ready(start: Start) -> None:
     here = start(wait=False)
     answer = here.request("GET", "/readyz")

@@ -309,6 +309,7 @@ def test_the_breaker_opens_after_failures_in_a_row() -> None:
     assert (breaker.is_open, breaker.allows(13.0)) == (False, True)
 
 
+@pytest.mark.slow
 @pytest.mark.anyio
 async def test_a_worker_learns_from_an_episode(tmp_path: Path) -> None:
     folder = str(toy.make_bundle(tmp_path / "b", does="learns"))

@@ -130,6 +130,7 @@ def stack() -> Iterator[ExitStack]:
         yield opened
 
 
+@pytest.mark.slow
 def test_episode_in_which_keda_sets_the_replicas(stack: ExitStack) -> None:
     steered = Steered(stack)
     results, sizes, replicas = [], set(), set()

@@ -306,6 +306,7 @@ def test_outcomes_are_those_of_jobs_whose_pods_have_all_succeeded(stack: ExitSta
     assert outcome == expected
 
 
+@pytest.mark.slow
 def test_episode_in_which_a_rule_places_all_jobs(stack: ExitStack) -> None:
     nodes = [gpu_node("n1"), gpu_node("n2"), gpu_node("n3", product="Tesla-T4")]
     steered = Steered(stack, *nodes, order=True)

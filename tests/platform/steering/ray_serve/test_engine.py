@@ -238,6 +238,7 @@ def test_token_that_is_refused_is_bad_input():
             list_deployments()
 
 
+@pytest.mark.slow
 def test_first_state_is_waited_for(stand, monkeypatch):
     monkeypatch.setattr(engine, "FIRST_STEP_S", 0.1)
     one = stand(step_s=2.0)

@@ -266,6 +266,7 @@ def test_failure_inside_leaves_the_rule():
     assert policy(context(ongoing=8.0)) == (4.0, {})
 
 
+@pytest.mark.slow
 def test_no_call_waits_for_a_service_that_hangs():
     """Requests wait for an answer that never comes: every call must return meanwhile."""
     hanging = socket.create_server(("127.0.0.1", 0), backlog=16)

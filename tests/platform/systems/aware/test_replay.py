@@ -196,6 +196,7 @@ def test_bound_and_the_rule_of_aware_are_replayed(here: Path, cli: Cli) -> None:
     )
 
 
+@pytest.mark.slow
 def test_bundle_is_compared_with_the_best_rule(here: Path, cli: Cli) -> None:
     make_bundle(here / "mine", system="aware", environment=ENVIRONMENT, **NETWORK)
     record = cli.json("replay ./mine -o page.html --picture case.png")

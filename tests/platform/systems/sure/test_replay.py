@@ -119,6 +119,7 @@ def test_summary_and_note() -> None:
     assert f"{over:,} minute" in replay.REPLAY.note([first])
 
 
+@pytest.mark.slow
 def test_week_of_the_largest_job_is_a_small_page() -> None:
     settings = StreamScalingSettings(job="large-2", minutes=WEEK_MIN)
     large = build_setup(settings)
