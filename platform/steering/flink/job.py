@@ -29,6 +29,7 @@ from loadmaster.platform.steering.flink.client import (
     Json,
     seconds,
 )
+from loadmaster.platform.steering.flink.load_floor import load_floor
 from loadmaster.platform.steering.flink.polling import (
     Poller,
     Sleep,
@@ -243,6 +244,13 @@ class FlinkJob:
             lines.append(f"no fall: {outcome['latency_s']:.0f} s of records wait")
         if self._requested[0]:
             lines.append("the requested parallelism is not reached: slots may be missing")
+        if settings.load_floor is not None:
+            least = load_floor(state, settings.load_floor, settings.load_floor_lead_s)
+            floors = {
+                name: max(value, floors.get(name, 0.0)) for name, value in least.instances.items()
+            } or floors
+            if least.reason:
+                lines.append(least.reason)
         document = state.model_dump(mode="json")
         return Measurement(document, is_steady and not is_behind, outcome, floors, tuple(lines))
 

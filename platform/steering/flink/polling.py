@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadmaster.platform.steering.flink.client import FlinkClient, Json
@@ -15,6 +15,8 @@ from loadmaster.serving.systems.sure.flink_answers import (
     IDLE,
     RECORDS_IN,
     RECORDS_OUT,
+    RESTORED,
+    SETTLE_S,
     FlinkPoll,
     metric_query,
 )
@@ -26,9 +28,46 @@ COUNTED = {
     IDLE: "accumulateIdleTimeMs",
     BLOCKED: "accumulateBackPressuredTimeMs",
 }
+# The same in the answer on a job.
+ACCUMULATED = ("accumulated-busy-time", "accumulated-idle-time", "accumulated-backpressured-time")
+COUNTED_FROM_START_S = 900.0  # later, small errors of the counters would add up
 DENSE_S, SPARSE_S = 300.0, 25.0  # older polls are kept this far apart
 
 Sleep = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Time in which the tasks of an execution restored their state.
+
+    Flink counts busy, idle and back-pressured time from then on. Its counts are some seconds old,
+    so the least difference from the time since the start is kept, of the first minutes.
+    """
+
+    started_ms: int = 0
+    length_ms: float | None = None  # None: not known
+
+    def after(self, job: Json) -> Restored:
+        """With the answer of a poll."""
+        started = max(int(vertex["start-time"]) for vertex in job["vertices"])
+        kept = self if started == self.started_ms else Restored(started)
+        up = int(job["now"]) - started
+        if starting(job) or not 1000 * SETTLE_S <= up <= 1000 * COUNTED_FROM_START_S:
+            return kept
+        counted = [_counted_ms(vertex) for vertex in job["vertices"]]
+        if not all(0 < one <= up for one in counted):
+            return kept
+        found = up - min(counted)
+        return Restored(started, min(found, found if kept.length_ms is None else kept.length_ms))
+
+
+def _counted_ms(vertex: Json) -> float:
+    """Busy, idle and back-pressured time of a subtask so far; NaN where Flink counts none."""
+    metrics = vertex.get("metrics") or {}
+    values = [metrics.get(name) for name in ACCUMULATED]
+    if any(not isinstance(value, (int, float)) for value in values):
+        return math.nan
+    return sum(map(float, values)) / int(vertex["parallelism"])
 
 
 class Poller:
@@ -46,6 +85,7 @@ class Poller:
         self._clock, self._sleep = clock, sleep
         self._prepared: tuple[float, Json, dict[str, str]] | None = None
         self._rescale: tuple[str, Json | None] = "", None  # the last one with its details
+        self._restored = Restored()
 
     def prepare(self) -> None:
         """List the metrics of all vertices."""
@@ -71,10 +111,14 @@ class Poller:
             vertex: self._client.metrics(self._job, vertex, wanted) if wanted else []
             for vertex, wanted in names.items()
         }
+        self._restored = self._restored.after(job)
         return FlinkPoll(self._clock(), job, metrics, self._rescales())
 
     def _rescales(self) -> Json | None:
-        """The overview, its last completed rescale with details, which are requested once."""
+        """The overview, its last completed rescale with details, which are requested once.
+
+        `restoredInMillis` is added: the time from its end until tasks process records.
+        """
         overview = self._client.rescales(self._job)
         latest = (overview or {}).get("latest") or {}
         completed = latest.get("completed")
@@ -83,7 +127,7 @@ class Poller:
         name = str(completed["rescaleUuid"])
         if self._rescale[0] != name:
             self._rescale = name, self._client.rescale(self._job, name)
-        details = self._rescale[1] or completed
+        details = {**(self._rescale[1] or completed), RESTORED: self._restored.length_ms}
         return {**overview, "latest": {**latest, "completed": details}}
 
 

@@ -47,6 +47,16 @@ class FlinkSettings(Settings):
     max_instances: PositiveInt | None = Field(
         default=None, description="Most instances of all tasks of a job; default: by the slots."
     )
+    load_floor: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="Most busy share of a task at the measured load: above it, instances are added "
+        "at once, whatever was recommended, and none are removed that it needs. None: off.",
+    )
+    load_floor_lead_s: NonNegativeFloat = Field(
+        default=480.0, description="Time ahead for which they are to suffice, by the load's trend."
+    )
     latency_slo_s: PositiveFloat = Field(
         default=60.0, description="Wait at the sources up to which a plan counts as safe."
     )

@@ -114,12 +114,27 @@ class _Minute:
         self.parallelism = [0] * len(tasks)
         self.polled: list[list[TaskMetrics]] = [[] for _ in tasks]
         self.increases: list[list[Increase]] = [[] for _ in tasks]
+        self.arrivals: list[list[tuple[float, float]]] = [[] for _ in tasks]  # and seconds
 
     def add(self, poll: FlinkPoll, before: FlinkPoll | None) -> None:
         for k, vertex in enumerate(self.vertices):
             self.polled[k].append(read_metrics(poll, vertex, self.inputs.get(vertex, [])))
-            if before is not None:
-                self.increases[k].append(increase(poll, before, vertex))
+            if before is None:
+                continue
+            self.increases[k].append(increase(poll, before, vertex))
+            if self.tasks[k].source:
+                self._add_arrivals(k, poll, before)
+
+    def _add_arrivals(self, k: int, poll: FlinkPoll, before: FlinkPoll) -> None:
+        """Records that a source read and those that its backlog grew by, with the time it was down.
+
+        After a restart it reads again what came since the checkpoint, about as many as it read
+        between the checkpoint and the restart, which are not counted any more.
+        """
+        now, then = (read_metrics(one, self.vertices[k], []).pending for one in (poll, before))
+        growth = 0.0 if math.isnan(now - then) else now - then
+        read = increase(poll, before, self.vertices[k]).records_out
+        self.arrivals[k].append((read + growth, poll.time_s - before.time_s))
 
     def values(self, k: int, ago: int, notes: list[str]) -> TaskMetrics:
         """Return times and pending records of the last poll, the rates and mean use of buffers."""
@@ -134,9 +149,14 @@ class _Minute:
             )
         known = [one for one in self.increases[k] if not math.isnan(sum(one))]
         records_in, records_out, seconds = (sum(one[c] for one in known) for c in range(3))
+        if task.source and known and not records_in:  # Flink counts none
+            arrived, elapsed = (sum(column) for column in zip(*self.arrivals[k], strict=True))
+            records_in, records_in_s = max(arrived, 0.0), elapsed
+        else:
+            records_in_s = seconds
         used = [values.buffers for values in polled if not math.isnan(values.buffers)]
         return last._replace(
-            records_in=records_in / seconds if known else math.nan,
+            records_in=records_in / records_in_s if known else math.nan,
             records_out=records_out / seconds if known else math.nan,
             buffers=fmean(used) if used else math.nan,
             pending=last.pending if task.source else 0.0,

@@ -21,6 +21,7 @@ BUFFERS_OUT = "Shuffle.Netty.Output.Buffers.outPoolUsage"
 PENDING = ".pendingRecords"  # its name begins with that of an operator
 METRICS = (BUSY, IDLE, BLOCKED, RECORDS_IN, RECORDS_OUT, BUFFERS_IN, BUFFERS_OUT)
 
+RESTORED = "restoredInMillis"  # of a rescale: until tasks process records, where the caller knows
 SETTLE_S = 12.0  # after a start Flink reports every task as busy, and counters of before
 RUNNING = "RUNNING"
 
@@ -171,7 +172,7 @@ def last_restart(polls: Sequence[FlinkPoll]) -> tuple[float | None, float | None
         began = states.get("Restarting", {}).get(  # until then the job runs and waits for a trigger
             "enterTimestampInMillis", last["startTimestampInMillis"]
         )
-        ended = last["endTimestampInMillis"]
+        ended = last["endTimestampInMillis"] + (last.get(RESTORED) or 0)  # Flink ends it before
         return (now - began) / 60_000, (ended - began) / 60_000
     if any(not poll.is_running or poll.started_ms < started for poll in polls):
         return (now - started) / 60_000, None

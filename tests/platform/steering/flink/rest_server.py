@@ -42,6 +42,7 @@ class FlinkServer:
         self.scheduler = "Adaptive"
         self.config = {"jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling": "1 s"}
         self.history = True  # of rescales
+        self.vertex_metrics = False  # counted times in the answer on the job
         self.nan = False  # busy and idle time, and the counters of them, are not reported
         self.frozen = False  # counters do not move
         self.refusal: tuple[int, str] | None = None  # of PUT
@@ -165,6 +166,7 @@ class FlinkServer:
                     "parallelism": self.parallelism[vertex],
                     "start-time": round(1000 * self.started_s),
                     "tasks": {"RUNNING": self.parallelism[vertex] if running else 0},
+                    **({"metrics": self._accumulated(vertex)} if self.vertex_metrics else {}),
                 }
                 for vertex, name in zip(IDS, NAMES, strict=True)
             ],
@@ -174,6 +176,13 @@ class FlinkServer:
                     for place, vertex in enumerate(IDS)
                 ]
             },
+        }
+
+    def _accumulated(self, vertex: str) -> dict[str, float]:
+        names = ("busy", "idle", "backpressured")
+        return {
+            f"accumulated-{name}-time": self.counters[vertex][counter]
+            for name, counter in zip(names, COUNTED, strict=True)
         }
 
     def _requirements(self, method: str, body: Any) -> tuple[int, Any]:

@@ -17,6 +17,7 @@ from tests.platform.steering.flink.rest_server import (
     ENRICH,
     NAMES,
     PARSE,
+    RESTART_S,
     SINK,
     SOURCE,
     FlinkServer,
@@ -152,6 +153,39 @@ def test_restart_is_taken_from_the_history(steered: Steered) -> None:
     state = steered.wanted.states[-1]
     assert state["restart_minutes"] == pytest.approx(1.0 / 60)
     assert 0.5 < state["minutes_since_restart"] < 2
+
+
+def test_length_of_a_restart_has_the_restoring_of_state(steered: Steered) -> None:
+    steered.flink.vertex_metrics = True
+    steered.step()
+    steered.wanted.parse = 3
+    steered.step()
+    steered.steps(80)
+    length = steered.wanted.states[-1]["restart_minutes"]
+    assert length == pytest.approx((1.0 + RESTART_S) / 60, abs=0.6 / 60)
+    steered.steps(1_200)
+    assert steered.wanted.states[-1]["restart_minutes"] == length
+
+
+def test_load_floor_raises_before_a_recommendation(steered: Steered) -> None:
+    steered.start(load_floor=0.9, load_floor_lead_s=480.0)
+    steered.steps(300)
+    assert steered.flink.puts == []
+    for _ in range(20):  # two instances of parse process 2,000 records/s
+        steered.flink.rate += 70.0
+        steered.steps(60)
+        if steered.flink.puts:
+            break
+    assert 1_650 < steered.flink.rate < 2_100
+    assert steered.flink.pending < 2 * steered.flink.rate
+    raised = steered.flink.parallelism
+    # 480 s later by the trend, of which 0.9 are busy
+    expected = (steered.flink.rate + 8 * 70) / 0.9 / 1000
+    assert raised[PARSE] == pytest.approx(expected, abs=1.0)
+    assert raised[ENRICH] == 2
+    steered.wanted.parse = 1
+    assert [one for one in steered.steps(300) if one.result == "acted"] == []
+    assert steered.flink.parallelism[PARSE] >= 2
 
 
 def test_history_is_not_needed(steered: Steered) -> None:

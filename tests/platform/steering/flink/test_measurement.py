@@ -1,12 +1,15 @@
-"""The load of the measurement, the paced times, and the figures of its rows."""
+"""The load of the measurement, the paced times, the parts of the lag, and the figures."""
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from loadmaster.platform.bench.engines import flink as bench
-from loadmaster.platform.bench.engines.flink import Profile, Row, figures, half_width, load_rate
-from tests.platform.steering.flink.rest_server import FlinkServer
+from loadmaster.platform.bench.engines import flink_load as bench
+from loadmaster.platform.bench.engines.flink import ARMS, SECONDS, Row, figures, half_width
+from loadmaster.platform.bench.engines.flink_lag import Timeline, lag_row, minute_rows, queue_lag
+from loadmaster.platform.bench.engines.flink_load import Profile, load_rate
+from tests.platform.steering.flink.rest_server import COUNTED, SOURCE, FlinkServer
 
 ROW = Row("daily", 0, "fixed", 11.0, 40.0, 6.0, 0.0, 0.0, 1.0, 0.0, 2, 0, 10, 0, 1.0)
 
@@ -37,15 +40,64 @@ def test_paced_times(flink: FlinkServer, url: str) -> None:
     client.close()
 
 
+def test_counted_times_are_paced(flink: FlinkServer, url: str) -> None:
+    client = bench.PacedClient(url, flink.now_s)
+    flink.vertex_metrics = True
+    metrics = client.job(flink.job_id)["vertices"][0]["metrics"]
+    own = sum(flink.counters[SOURCE][name] for name in COUNTED)
+    assert sum(metrics.values()) == pytest.approx(bench.PACE * own)
+    client.close()
+
+
 def test_figures_are_paired() -> None:
     rows = []
     for repeat, sure in enumerate((20.0, 24.0)):
-        for arm, hours in (("fixed", 40.0 + repeat), ("flink", 30.0), ("sure", sure)):
-            rows.append(replace(ROW, repeat=repeat, arm=arm, instance_hours=hours))
+        hours = {"fixed": 40.0 + repeat, "fixed-mean": 30.0, "flink": 30.0, "sure": sure}
+        rows += [
+            replace(ROW, repeat=repeat, arm=arm, instance_hours=hours.get(arm, sure + 1))
+            for arm in ARMS
+        ]
     found = {one.name: one.value for one in figures(rows)}
     assert found["flink/daily/sure/instance_hours"] == 22.0
-    assert found["flink/daily/sure-fixed/instance_hours"] == pytest.approx(-18.5)
-    assert found["flink/daily/sure-fixed/instance_hours_half_width"] == pytest.approx(
+    assert found["flink/daily/sure less fixed/instance_hours"] == pytest.approx(-18.5)
+    assert found["flink/daily/sure less fixed/instance_hours_half_width"] == pytest.approx(
         12.706 * 1.5, 1e-3
     )
+    assert found["flink/daily/sure-floor less sure/instance_hours"] == pytest.approx(1.0)
     assert half_width([1.0]) != half_width([1.0])
+
+
+def test_lag_of_a_queue() -> None:
+    times = np.arange(0.0, 101.0)
+    due = 100.0 * times
+    assert queue_lag(times, due, np.full(101, 200.0)) == pytest.approx(0.0, abs=1e-6)
+    behind = queue_lag(times, due, np.where(times < 50, 80.0, 200.0))
+    assert behind[50] == pytest.approx(10.0)  # 80 of 100 records a second for 50 s
+    assert behind[60] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_parts_of_the_lag() -> None:
+    """A plan that is recommended 10 s before it runs, and a pause of which 2 s of lag are left."""
+    times = np.arange(0.0, 200.0, 0.5)
+    small, large = {"parse": 1, "enrich": 1}, {"parse": 4, "enrich": 2}  # 250 and 1,000 records/s
+    due = 300.0 * times
+    ran = [small if at < 60 else large for at in times]
+    short = queue_lag(times, due, np.where(times < 60, 250.0, 1000.0))
+    timeline = Timeline(
+        times=times.tolist(),
+        due=due.astype(int).tolist(),
+        lag_s=(30 * short + 5.0 + 2.0).tolist(),
+        plans=ran,
+        steps=[(0.0, small), (50.0, large)],
+    )
+    row = lag_row(("steep", 0, "sure"), timeline, 0.0, 5.0, SECONDS, 30.0, 2)
+    assert row.rescales_s == pytest.approx(2.0, abs=0.01)
+    assert row.seconds_a_rescale == pytest.approx(2.0 * 199.5 / 2 / 2, rel=0.01)
+    assert row.recommended_s > row.late_s > 0
+    parts = row.base_s + row.recommended_s + row.late_s + row.rescales_s
+    assert parts == pytest.approx(row.mean_lag_s)
+    assert row.short_min == pytest.approx(30.0, abs=1.0)
+    minutes = minute_rows(("steep", 0, "sure"), timeline, 100.0, 2.0)
+    assert len(minutes) == 50
+    assert minutes[0]["records_per_s"] == pytest.approx(300.0, abs=1.0)
+    assert (minutes[0]["parse"], minutes[0]["enrich"]) == (4, 2)

@@ -13,7 +13,14 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.serving.systems.sure.flink import FlinkPoll, job_state, metric_query
-from loadmaster.serving.systems.sure.flink_answers import BLOCKED, BUSY, IDLE, PENDING, RECORDS_IN
+from loadmaster.serving.systems.sure.flink_answers import (
+    BLOCKED,
+    BUSY,
+    IDLE,
+    PENDING,
+    RECORDS_IN,
+    RESTORED,
+)
 from loadmaster.serving.systems.sure.rules import RULES, SureRule
 from loadmaster.serving.systems.sure.schema import SureState
 from loadmaster.serving.systems.sure.system import ENDPOINT
@@ -138,6 +145,24 @@ def test_length_of_a_restart_leaves_out_the_wait_for_its_trigger(polls: list[Fli
         {"state": "Restarting", "enterTimestampInMillis": entered},
     ]
     assert job_state(polls).state.restart_minutes == pytest.approx(0.183 / 60)
+
+
+def test_restoring_of_state_is_part_of_a_restart(polls: list[FlinkPoll]) -> None:
+    before = job_state(polls).state
+    last = polls[-1].rescales["latest"]["completed"]  # type: ignore[index]
+    last[RESTORED] = 1_500
+    state = job_state(polls).state
+    assert state.restart_minutes == pytest.approx(before.restart_minutes + 1.5 / 60)
+    assert state.minutes_since_restart == before.minutes_since_restart
+
+
+def test_repeated_records_do_not_arrive(polls: list[FlinkPoll]) -> None:
+    """In the minute of a restart the source reads records again, and catches up."""
+    for second in (205, 240):
+        state = job_state(until(polls, second)).state
+        restarted = [row[PARSE] for row in state.snapshots.parallelism].index(4)
+        assert state.snapshots.records_out_per_s[restarted][SOURCE] > 2_500
+        assert state.snapshots.records_in_per_s[restarted][SOURCE] == pytest.approx(1_800, rel=0.1)
 
 
 def test_restart_without_history_of_rescales(polls: list[FlinkPoll]) -> None:
