@@ -26,6 +26,7 @@ from scipy.stats import t as student
 
 from loadmaster.platform.bench.engines.flink_cluster import (
     QUICK,
+    RESCALE_DELAY,
     FlinkCluster,
     Load,
     flink_cluster,
@@ -61,7 +62,7 @@ FIXED_PLAN, MEAN_PLAN, RULE, POLICY, FLOOR = ARMS = (
 LOAD_FLOOR = 0.9  # busy share, of the arm `sure-floor`
 RECOMMENDED = {RULE: RULE, POLICY: "bundle:sure", FLOOR: "bundle:sure"}
 TABLE, LAG_TABLE, MINUTES_TABLE = "flink.csv", "flink_lag.csv", "flink_minutes.csv"
-AT_ONCE = 3  # repeats in one cluster
+AT_ONCE = 2  # repeats in one cluster
 
 
 @dataclass
@@ -214,13 +215,12 @@ def run_repeats(profile: Profile, repeats: Sequence[int]) -> list[Arm]:
     """Run all arms of some repeats at once, in a cluster of their own."""
     slots = MOST * len(ARMS) * len(repeats)
     settings = {
-        **QUICK,
+        **{name: value for name, value in QUICK.items() if name != RESCALE_DELAY},
         "execution.checkpointing.interval": "2 s",
         "metrics.fetcher.update-interval": "300",
         # Else buffers hold half a minute of these small records, which no metric shows.
         "taskmanager.memory.segment-size": "4kb",
         "taskmanager.network.memory.buffer-debloat.enabled": "true",
-        "jobmanager.adaptive-scheduler.rescale-trigger.max-delay": "500 ms",
         "taskmanager.memory.process.size": "2500m",
         "taskmanager.memory.network.min": "512m",
         "taskmanager.memory.network.max": "512m",

@@ -49,13 +49,14 @@ appender.console.layout.type=PatternLayout
 appender.console.layout.pattern=%d{HH:mm:ss,SSS} %p %c{1} %m%n
 """
 _ADAPTIVE = "jobmanager.adaptive-scheduler"
+RESCALE_DELAY = f"{_ADAPTIVE}.rescale-trigger.max-delay"  # unset: at the next checkpoint
 # Rescales happen soon after the request, and the metrics are refreshed every second.
 QUICK = {
     "jobmanager.scheduler": "adaptive",
     f"{_ADAPTIVE}.executing.cooldown-after-rescaling": "1 s",
     f"{_ADAPTIVE}.executing.resource-stabilization-timeout": "1 s",
     f"{_ADAPTIVE}.submission.resource-stabilization-timeout": "1 s",
-    f"{_ADAPTIVE}.rescale-trigger.max-delay": "1 s",
+    RESCALE_DELAY: "1 s",
     "web.adaptive-scheduler.rescale-history.size": "50",
     "execution.checkpointing.interval": "5 s",
     "metrics.fetcher.update-interval": "500",

@@ -112,9 +112,14 @@ class PacedClient(FlinkClient):
 
 
 def _paced_times(metrics: Json) -> Json:
-    """With the counted busy, idle and back-pressured time in times of the policies."""
+    """With the counted busy, idle and back-pressured time in times of the policies.
+
+    Flink reports NaN as text.
+    """
     return {
-        name: PACE * value if name.startswith("accumulated-") and value is not None else value
+        name: PACE * value
+        if name.startswith("accumulated-") and isinstance(value, (int, float))
+        else value
         for name, value in metrics.items()
     }
 

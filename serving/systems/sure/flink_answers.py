@@ -21,6 +21,7 @@ BUFFERS_OUT = "Shuffle.Netty.Output.Buffers.outPoolUsage"
 PENDING = ".pendingRecords"  # its name begins with that of an operator
 METRICS = (BUSY, IDLE, BLOCKED, RECORDS_IN, RECORDS_OUT, BUFFERS_IN, BUFFERS_OUT)
 
+HASH = "HASH"  # the ship strategy of keyed inputs
 RESTORED = "restoredInMillis"  # of a rescale: until tasks process records, where the caller knows
 SETTLE_S = 12.0  # after a start Flink reports every task as busy, and counters of before
 RUNNING = "RUNNING"
@@ -122,10 +123,18 @@ def graph_of(job: Json) -> tuple[list[Task], list[tuple[str, str]]]:
             max_parallelism=vertex["maxParallelism"],
             source=not inputs.get(vertex["id"]),
             sink=vertex["id"] not in feeding,
+            keyed=_is_keyed(job, vertex["id"]),
         )
         for vertex in job["vertices"]
     ]
     return tasks, [(names[p], names[child]) for child, parents in inputs.items() for p in parents]
+
+
+def _is_keyed(job: Json, vertex: str) -> bool:
+    """Whether an input is distributed by keys; sources, and inputs of unknown kind, count as so."""
+    inputs = next((n.get("inputs", ()) for n in job["plan"]["nodes"] if n["id"] == vertex), ())
+    kinds = {one.get("ship_strategy") for one in inputs}
+    return not kinds or None in kinds or HASH in kinds
 
 
 def read_metrics(poll: FlinkPoll, vertex: str, parents: Sequence[str]) -> TaskMetrics:

@@ -5,6 +5,7 @@ A graph that is not consistent is refused by a ValidationError that names the fi
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from loadmaster.serving.system import field_error
 from loadmaster.serving.systems.sure.records import Task
 
 KEPT_JOBS = 32
+_MOST_DIVISORS = 42  # the least common multiple of more does not fit in 64 bits
 
 Edges = tuple[tuple[str, ...], ...]
 
@@ -81,7 +83,7 @@ def _ordered_job(job: str, tasks: tuple[Task, ...], edges: Edges) -> jobs.Job:
                     task.name,
                     duration=1.0,
                     parents=tuple(parents[task.name]),
-                    key_groups=task.key_groups or task.max_parallelism,
+                    key_groups=_key_groups(task),
                     partitions=task.max_parallelism,
                     chained=task.chained,
                 )
@@ -90,6 +92,13 @@ def _ordered_job(job: str, tasks: tuple[Task, ...], edges: Edges) -> jobs.Job:
         )
     except InputError as fault:  # all else was checked
         raise field_error(("edges",), str(fault).removeprefix(f"job {job}: ")) from None
+
+
+def _key_groups(task: Task) -> int:
+    """Those of its keys; without keys, a number that any parallelism up to 42 divides."""
+    if task.keyed:
+        return task.key_groups or task.max_parallelism
+    return math.lcm(*range(1, _MOST_DIVISORS + 1))
 
 
 def _check_names(tasks: tuple[Task, ...]) -> None:

@@ -52,6 +52,11 @@ class Task(Record):
         description="Groups that its keys are hashed to, where max_parallelism is a lower limit of "
         "its own; default: max_parallelism, as in Flink.",
     )
+    keyed: bool = Field(
+        default=True,
+        description="Whether its records are distributed by keys: then some instances get more of "
+        "the groups, and the rule flink prefers parallelism that divides them.",
+    )
     chained: bool = Field(
         default=False,
         description="Whether it runs in the instances of its only parent, and scales with it.",

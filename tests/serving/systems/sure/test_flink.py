@@ -147,6 +147,20 @@ def test_length_of_a_restart_leaves_out_the_wait_for_its_trigger(polls: list[Fli
     assert job_state(polls).state.restart_minutes == pytest.approx(0.183 / 60)
 
 
+def test_tasks_without_keys(polls: list[FlinkPoll]) -> None:
+    """The rule aligns parallelism to key groups only where the input is distributed by keys."""
+    state = job_state(polls).state
+    assert [task.keyed for task in state.tasks] == [True, False, True, False]
+    groups = state.parsed.snapshot.job.key_groups
+    assert groups[ENRICH] == 64
+    assert all(groups[PARSE] % instances == 0 for instances in range(1, 43))
+    for poll in polls:
+        for node in poll.job["plan"]["nodes"]:
+            for one in node.get("inputs", ()):
+                del one["ship_strategy"]
+    assert all(task.keyed for task in job_state(polls).state.tasks)
+
+
 def test_restoring_of_state_is_part_of_a_restart(polls: list[FlinkPoll]) -> None:
     before = job_state(polls).state
     last = polls[-1].rescales["latest"]["completed"]  # type: ignore[index]
