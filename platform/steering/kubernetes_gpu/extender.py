@@ -8,10 +8,11 @@ entries expire: a pod that the table does not have is kube-scheduler's own.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple
 
@@ -195,11 +196,20 @@ def extender_server(table: DecisionTable, host: str, port: int) -> Iterator[int]
     calls: dict[str, Callable[[Object], Any]] = {
         "filter": table.filter, "prioritize": table.prioritize,
     }  # fmt: skip
+    connections = set[socket.socket]()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = CONNECTION_S
         wbufsize = -1  # headers and body in one packet
+
+        def setup(self) -> None:
+            super().setup()
+            connections.add(self.connection)
+
+        def finish(self) -> None:
+            connections.discard(self.connection)
+            super().finish()
 
         def do_POST(self) -> None:
             call = calls.get(self.path.rpartition("/")[2])
@@ -238,5 +248,10 @@ def extender_server(table: DecisionTable, host: str, port: int) -> Iterator[int]
         def log_message(self, format: str, *args: object) -> None:
             pass
 
-    with http_server(Handler, host, port) as chosen:
-        yield chosen
+    try:
+        with http_server(Handler, host, port) as chosen:
+            yield chosen
+    finally:
+        for one in list(connections):  # kept alive by kube-scheduler
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)

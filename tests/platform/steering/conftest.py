@@ -56,6 +56,4 @@ def mpa_plane(control_plane: ControlPlane) -> ControlPlane:
 def shop(mpa_plane: ControlPlane, tmp_path: Path) -> Iterator[Shop]:
     """An application in the control plane, which is deleted at the end."""
     with ExitStack() as stack:
-        shop = Shop(mpa_plane, stack, tmp_path, stabilisationSeconds=0)
-        stack.callback(shop.close)
-        yield shop
+        yield Shop(mpa_plane, stack, tmp_path, stabilisationSeconds=0)

@@ -75,6 +75,16 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process; kube-apiserver would wait for a minute until its watches have ended."""
+    process.terminate()
+    try:
+        process.wait(2)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 class ControlPlane:
     """The processes of a control plane, and clients of it."""
 
@@ -115,8 +125,7 @@ class ControlPlane:
         log = self._stack.enter_context((self._folder / f"{name}.log").open("a"))
         process = subprocess.Popen([self._programs / name, *options], stdout=log, stderr=log)
         self.processes[name] = process
-        self._stack.callback(process.wait, 30)
-        self._stack.callback(process.terminate)
+        self._stack.callback(_end, process)
 
     def start_api_server(self) -> None:
         """Start kube-apiserver, and wait until it answers."""
@@ -156,6 +165,9 @@ class ControlPlane:
         configuration["apiVersion"] = f"kubescheduler.config.k8s.io/{found}"
         configuration["clientConnection"] = {"kubeconfig": str(self.kubeconfig("admin"))}
         configuration["leaderElection"] = {"leaderElect": False}
+        if self.version < 23:  # else it also listens on a fixed port
+            configuration["healthzBindAddress"] = "127.0.0.1:0"
+            configuration["metricsBindAddress"] = "127.0.0.1:0"
         (extender,) = configuration["extenders"]
         extender["urlPrefix"] = f"http://127.0.0.1:{self.extender_port}"
         extender["httpTimeout"] = "5s"  # of a machine that is busy

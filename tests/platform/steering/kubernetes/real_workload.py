@@ -125,6 +125,7 @@ class Shop:
         self.admin = plane.client("admin")
         self.metrics = PodMetrics(self.admin)
         self.prometheus = stack.enter_context(serving(self.metrics.handle))
+        stack.callback(self.close)
         self.admin.create(DEPLOYMENT.rpartition("/")[0], deployment())
         self.admin.create(MPA.rpartition("/")[0], mpa_object(**spec))
         self.wait_ready(3)

@@ -1,8 +1,10 @@
 """Pods and steerers on a real control plane, for tests of the extender behind kube-scheduler."""
 
+import json
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -134,7 +136,17 @@ class Cluster:
         process = subprocess.Popen(command, cwd=self._folder, stdout=subprocess.PIPE, text=True)
         self._stack.callback(process.wait, WAIT_S)
         self._stack.callback(process.kill)
+        wait_for(self._is_live)  # from then on new pods are held until they are decided about
         return process
+
+    def _is_live(self) -> bool:
+        """Whether the extender of a command holds pods."""
+        url = f"http://127.0.0.1:{self.plane.extender_port}/healthz"
+        try:
+            with urllib.request.urlopen(url, timeout=5) as found:
+                return bool(json.load(found)["live"])
+        except OSError:
+            return False
 
 
 class Steered:
