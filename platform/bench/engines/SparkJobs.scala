@@ -30,6 +30,7 @@ object SparkJobs {
       val thread = new Thread(() => {
         Thread.sleep(math.max(job.arrivalMs - nowMs, 0))
         submitted = nowMs
+        context.setLocalProperty("loadmaster.submitted_ms", System.currentTimeMillis().toString)
         try {
           run(context, job, number)
           ended = nowMs

@@ -4,16 +4,20 @@ The jobs have the DAGs and durations of the workload `tpch-like`, narrower and s
 that sleep; they recur, and arrive at random over time. All arms of a repeat run at the same time on
 the same machine, each in a driver of its own: `fifo` and `fair` on Spark's own scheduler (`fair`
 with a pool for each job), the others through `loadmaster steer spark`'s parts in this process.
-Durations are known from the event log of a run before (`profile`).
+Durations are known from the event log of a run before (`profile`). Each run is then simulated from
+its own event log and the times of its plans (`spark_replay`).
 """
 
 from __future__ import annotations
 
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from functools import cache, partial
+from os import getloadavg
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +33,24 @@ from loadmaster.platform.bench.engines.spark_cluster import (
     completion_s,
     fetch_spark,
 )
-from loadmaster.platform.bench.engines.spark_replay import PREDICTED, predict
-from loadmaster.platform.bench.engines.spark_simulation import Steering, simulate
+from loadmaster.platform.bench.engines.spark_replay import predict
+from loadmaster.platform.bench.engines.spark_simulation import Steering
 from loadmaster.platform.bench.measurements import Figure
 from loadmaster.platform.evaluation.statistics import paired_difference, summarise
-from loadmaster.platform.steering.core import Recommender
-from loadmaster.platform.steering.jobs import Cadence, JobSteerer, Limits
+from loadmaster.platform.steering.core import Recommendation, Recommender, StepResult
+from loadmaster.platform.steering.jobs import Cadence, JobSteerer
 from loadmaster.platform.steering.loop import steer
 from loadmaster.platform.steering.recommenders import find_recommender
 from loadmaster.platform.steering.spark.build import build_jar
-from loadmaster.platform.steering.spark.engine import SPEC, Connection, SparkSettings, connect
+from loadmaster.platform.steering.spark.durations import read_profile
+from loadmaster.platform.steering.spark.engine import (
+    EVERY_S,
+    PAUSE_S,
+    SPEC,
+    Connection,
+    SparkSettings,
+    connect,
+)
 
 SLOTS = 12
 JOBS, TEMPLATES = 32, 40
@@ -49,9 +61,6 @@ SHORTEST_MS = 150
 PROFILE_SEED = 900_000
 RECOMMENDERS = {"srpt-caps": "srpt-caps", "decima": "bundle:decima"}
 ARMS = ("fifo", "fair", *RECOMMENDERS)
-EVERY_S, PAUSE_S = 0.1, 0.2
-STEERED_RULE = "spark-steered"  # Spark's order, changed by plans
-LIMITS = Limits(commands_per_minute=1200)  # five plans a second, and the jobs that they start
 
 
 @cache
@@ -112,16 +121,41 @@ def draw_jobs(seed: int, batch: bool = False) -> list[SparkJob]:
     return jobs
 
 
+class TimedRecommender:
+    """A recommender with the times in ms of its states, and of the ends of their steps."""
+
+    def __init__(self, recommender: Recommender) -> None:
+        self.name, self._recommender = recommender.name, recommender
+        self.times: list[tuple[int, int]] = []
+        self._requested_ms: int | None = None
+
+    def recommend(self, application: str, state: Mapping[str, Any]) -> Recommendation:
+        self._requested_ms = _now_ms()
+        return self._recommender.recommend(application, state)
+
+    def feedback(self, application: str, id: str | None, outcome: Mapping[str, Any]) -> None:
+        self._recommender.feedback(application, id, outcome)
+
+    def end_step(self, result: StepResult) -> None:
+        """The reply with the plan leaves now."""
+        if self._requested_ms is not None:
+            self.times.append((self._requested_ms, _now_ms()))
+            self._requested_ms = None
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
 @contextmanager
-def steering(recommender: str, settings: SparkSettings) -> Iterator[Connection]:
+def steering(recommender: TimedRecommender, settings: SparkSettings) -> Iterator[Connection]:
     """Steer all applications that report, in a thread, while the block runs."""
     stopped = threading.Event()
     with connect(settings, (), "act") as connection:
-        found = find_recommender([recommender], SPEC.endpoint)
-        steerer = JobSteerer(found, "act", LIMITS, Cadence(pause_s=PAUSE_S))
+        steerer = JobSteerer(recommender, "act", cadence=Cadence(pause_s=PAUSE_S))
         thread = threading.Thread(
             target=steer,
-            args=(connection, steerer, lambda result: None, EVERY_S, False, stopped),
+            args=(connection, steerer, recommender.end_step, EVERY_S, False, stopped),
         )
         thread.start()
         try:
@@ -131,12 +165,25 @@ def steering(recommender: str, settings: SparkSettings) -> Iterator[Connection]:
             thread.join()
 
 
+@dataclass
+class ArmRun:
+    """A row for each job, and the times of decisions and plans."""
+
+    jobs: pd.DataFrame
+    times: list[tuple[int, int]] = field(default_factory=list)
+
+
 def run_arms(
     arms: Sequence[str], jobs: Sequence[SparkJob], folder: Path, profile: Path | None
-) -> dict[str, pd.DataFrame]:
-    """Run the same jobs in all arms at the same time; a row for each job."""
+) -> dict[str, ArmRun]:
+    """Run the same jobs in all arms at the same time."""
     spark = fetch_spark()
     jar = build_jar(spark)
+    timed = {
+        arm: TimedRecommender(find_recommender([RECOMMENDERS[arm]], SPEC.endpoint))
+        for arm in arms
+        if arm in RECOMMENDERS
+    }
     with ExitStack() as stack:
         running: dict[str, SparkApplication] = {}
         for arm in arms:
@@ -152,7 +199,7 @@ def run_arms(
                 conf["spark.scheduler.mode"] = "FAIR"
             elif arm != "fifo":
                 settings = SparkSettings(port=0, profile=profile)
-                connection = stack.enter_context(steering(RECOMMENDERS[arm], settings))
+                connection = stack.enter_context(steering(timed[arm], settings))
                 conf["spark.loadmaster.url"] = connection.url
                 master, needed = f"local-loadmaster[{SLOTS}]", jar
             application = SparkApplication(spark, jobs, master, folder / arm, conf, needed)
@@ -161,7 +208,11 @@ def run_arms(
             application.await_ready()
         for application in running.values():
             application.begin()
-        return {arm: application.result() for arm, application in running.items()}
+        found = {arm: application.result() for arm, application in running.items()}
+    runs = {arm: ArmRun(frame) for arm, frame in found.items()}
+    for arm, recommender in timed.items():
+        runs[arm].times = recommender.times
+    return runs
 
 
 def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Figure]:
@@ -169,8 +220,9 @@ def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> I
     folder.mkdir(parents=True, exist_ok=True)
     file, predictions_file = folder / "jobs.csv", folder / "predictions.csv"
     known = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["seed"])
-    found = pd.read_csv(predictions_file) if predictions_file.exists() else pd.DataFrame()
-    rows, predictions = [known], [found]
+    rows, predictions = [known], list[pd.DataFrame]()
+    if predictions_file.exists():
+        predictions.append(pd.read_csv(predictions_file))
     todo = [seed for seed in range(repeats) if seed not in set(known["seed"])]
     with tempfile.TemporaryDirectory() as work:
         profile = Path(work) / "profile" / "fifo" / "events"
@@ -180,42 +232,27 @@ def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> I
         for seed in todo:
             report_step(f"spark: repeat {seed + 1} of {repeats}")
             jobs, place = draw_jobs(seed), Path(work) / str(seed)
-            for arm, frame in run_arms(ARMS, jobs, place, profile).items():
+            runs, load = run_arms(ARMS, jobs, place, profile), getloadavg()[0]
+            for arm, run in runs.items():
+                frame = run.jobs
                 frame.insert(0, "arm", arm)
                 frame.insert(0, "seed", seed)
                 frame["completion_s"] = completion_s(frame)
                 frame["work_s"] = [job.work_ms / 1000 for job in jobs]
+                frame["machine_load"] = load
                 rows.append(frame)
-                if arm in PREDICTED:
-                    predicted = predict(place / arm / "events", arm, len(jobs), SLOTS, frame)
-                    predictions.append(pd.DataFrame(predicted).assign(seed=seed, arm=arm))
+                steered = None if arm not in RECOMMENDERS else _as_steered(arm, run.times, profile)
+                log = place / arm / "events"
+                predicted = predict(log, arm, len(jobs), SLOTS, frame, steered)
+                predictions.append(pd.DataFrame(predicted).assign(seed=seed, arm=arm))
             pd.concat(rows).to_csv(file, index=False)
             pd.concat(predictions).to_csv(predictions_file, index=False)
-    report_step("spark: the steered runs in the simulator")
-    table, recorded = pd.concat(rows), pd.concat(predictions)
-    steered = pd.DataFrame(steered_predictions(table))
-    every = pd.concat([recorded[recorded["rule"] != STEERED_RULE], steered])
-    every.to_csv(predictions_file, index=False)
-    yield from figures(table, every)
+    yield from figures(pd.concat(rows), pd.concat(predictions))
 
 
-def steered_predictions(measured: pd.DataFrame) -> Iterator[dict[str, Any]]:
-    """Predicted means of the steered arms: plans of the recommenders in Spark's own order."""
-    profile = {
-        (job.name, f"{job.name} {place}"): float(np.mean(stage.durations_ms))
-        for job in draw_jobs(PROFILE_SEED, batch=True)
-        for place, stage in enumerate(job.stages)
-    }
-    means = measured.groupby(["arm", "seed"])["completion_s"].mean()
-    for arm, name in RECOMMENDERS.items():
-        recommender = find_recommender([name], SPEC.endpoint)
-        steering = Steering(partial(_decide, recommender, arm), profile)
-        for seed in sorted(set(measured["seed"])):
-            predicted = float(np.mean(simulate(draw_jobs(int(seed)), SLOTS, "fifo", steering)))
-            yield {
-                "seed": seed, "arm": arm, "rule": STEERED_RULE, "predicted_s": predicted,
-                "measured_s": float(means[arm, seed]),
-            }  # fmt: skip
+def _as_steered(arm: str, times: Sequence[tuple[int, int]], profile: Path) -> Steering:
+    recommender = find_recommender([RECOMMENDERS[arm]], SPEC.endpoint)
+    return Steering(partial(_decide, recommender, arm), read_profile(profile), times=times)
 
 
 def _decide(recommender: Recommender, arm: str, state: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -63,10 +63,16 @@ def fetch_spark(version: str = VERSION) -> Path:
 
 @dataclass(frozen=True)
 class SparkStage:
-    """A stage with the time that each of its tasks sleeps; parents are places in the job."""
+    """A stage with the time that each of its tasks sleeps; parents are places in the job.
+
+    Of a recorded stage `pause_ms` is the driver's time from the end of the parents, or from the
+    submission of the job, to the submission of the stage.
+    """
 
     durations_ms: Sequence[int]
     parents: Sequence[int] = ()
+    pause_ms: int = 0
+    name: str = ""  # of a recorded stage
 
 
 @dataclass(frozen=True)
