@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -109,6 +109,11 @@ class GpuClusterEngine:
         if not self._settings.order:
             return []
         found = list[Command]()
+        if not self._may_patch and self._pods:
+            check = self._check_right
+            found.append(
+                Command("check", "*", "check the right to patch pods", check, routine=True)
+            )
         if self._holds and self._state.document is None and self._table.is_due({}):
             found.append(self._wait_command({}))
         held = self._table.held()
@@ -180,17 +185,29 @@ class GpuClusterEngine:
                     raise RefusedError(f"{pod.name}: {fault.status}: {fault}") from None
             self._table.forget([pod.uid])
 
+    def _check_right(self) -> None:
+        """Patch a pod without effect, after which pods are held back again."""
+        pod = next(iter(self._pods.values()))
+        path = f"{path_of('v1', pod.namespace, 'pods', pod.name)}?dryRun=All"
+        try:
+            self._client.patch(path, {"metadata": {"annotations": {TRIED: "0"}}}, STRATEGIC)
+        except ApiError as fault:
+            raise RefusedError(f"{pod.name}: {fault.status}: {fault}") from None
+        self._may_patch = True
+
     def release(self) -> None:
         """Leave all pods to kube-scheduler, and let it try those at once that were held back."""
         self._table.clear()
-        held = self._table.held()
-        for pod in [pod for uid, pod in self._pods.items() if uid in held and not pod.node]:
-            try:
-                self._try_again([pod])
-            except RefusedError:
-                continue
-            except SilentError:
-                return  # kube-scheduler tries them by itself, later
+        held = self._table.held()  # also pods that came since the last step
+        try:
+            records = self._client.list(path_of("v1", None, "pods")) if held else []
+            pods = [parse_pod(record, self._settings) for record in records]
+            for pod in pods:
+                if pod is not None and pod.uid in held and not pod.node:
+                    with suppress(RefusedError):
+                        self._try_again([pod])
+        except (ApiError, SilentError):
+            return  # kube-scheduler tries them by itself, later
 
     def _outcomes(self, pods: Sequence[GpuPod]) -> list[tuple[str, dict[str, Any]]]:
         """Jobs whose pods have all succeeded since the last step."""

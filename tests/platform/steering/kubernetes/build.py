@@ -1,7 +1,7 @@
 """Programs of a Kubernetes 1.20.2 control plane, built from Debian's source package; no root.
 
-Debian has the whole source and ships the client alone. The build takes about eight minutes of
-processor time and 3 GB of disk; what is kept in the cache folder has 320 MB. LOADMASTER_KUBE_BIN
+Debian has the whole source and ships the client alone. The build takes about eleven minutes
+of processor time and 3 GB of disk; what is kept in the cache folder has 320 MB. LOADMASTER_KUBE_BIN
 names a folder with other programs instead.
 """
 
@@ -74,7 +74,7 @@ def _build(folder: Path, lock: int, report: Callable[[str], object]) -> Path:
     root.mkdir()
     unpack_packages(PACKAGES, root, "Kubernetes")
     archive = _download(folder)
-    report(f"Kubernetes {VERSION}: is built once, 8 minutes of processor time, 3 GB in {folder}")
+    report(f"Kubernetes {VERSION}: is built once, 11 minutes of processor time, 3 GB in {folder}")
     with tarfile.open(archive) as source:
         source.extractall(folder, filter="tar")
     vendored = tree / "vendor" / REFLECT

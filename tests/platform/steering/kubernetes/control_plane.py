@@ -165,9 +165,9 @@ class ControlPlane:
         configuration["apiVersion"] = f"kubescheduler.config.k8s.io/{found}"
         configuration["clientConnection"] = {"kubeconfig": str(self.kubeconfig("admin"))}
         configuration["leaderElection"] = {"leaderElect": False}
-        if self.version < 23:  # else it also listens on a fixed port
-            configuration["healthzBindAddress"] = "127.0.0.1:0"
-            configuration["metricsBindAddress"] = "127.0.0.1:0"
+        if self.version < 23:  # by default it also listens on a fixed port of all addresses
+            address = f"127.0.0.1:{free_port()}"
+            configuration |= {"healthzBindAddress": address, "metricsBindAddress": address}
         (extender,) = configuration["extenders"]
         extender["urlPrefix"] = f"http://127.0.0.1:{self.extender_port}"
         extender["httpTimeout"] = "5s"  # of a machine that is busy

@@ -33,7 +33,7 @@ def test_nothing_but_the_status_is_changed_without_act(shop: Shop, mode: Mode) -
     result = shop.step(MORE, mode)
     assert (result.result, result.degraded) == ("dry-run", False), result
     status = shop.status()
-    assert status["recommendation"] == {"replicas": 5, "cpu": "800m", "memory": "1Gi"}
+    assert status["recommendation"] == {"replicas": 5, "cpu": "800m", "memory": "1024Mi"}
     assert (status["lastSafe"]["replicas"], status["mode"]) == (3, "DryRun")
     assert status["memory"]["measured"] is True
     assert shop.deployment()["spec"] == before
