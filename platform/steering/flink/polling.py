@@ -64,10 +64,11 @@ class Restored:
 def _counted_ms(vertex: Json) -> float:
     """Busy, idle and back-pressured time of a subtask so far; NaN where Flink counts none."""
     metrics = vertex.get("metrics") or {}
-    values = [metrics.get(name) for name in ACCUMULATED]
-    if any(not isinstance(value, (int, float)) for value in values):
-        return math.nan
-    return sum(map(float, values)) / int(vertex["parallelism"])
+    total = 0.0
+    for name in ACCUMULATED:
+        value = metrics.get(name)
+        total += value if isinstance(value, (int, float)) else math.nan  # Flink sends NaN as text
+    return total / int(vertex["parallelism"])
 
 
 class Poller:
