@@ -14,7 +14,10 @@ _OPTIONS = ("-o", "Acquire::Retries=2", "-o", "Acquire::http::Timeout=30")
 
 
 def unpack_packages(packages: Sequence[str], folder: Path, name: str) -> None:
-    """Unpack packages into `folder`. InputError, with `name`, where they cannot be downloaded."""
+    """Unpack packages into `folder`.
+
+    Raises InputError, which names `name`, where they cannot be downloaded.
+    """
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         raise InputError(f"{name} cannot be fetched: there is no apt-get here")
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
