@@ -219,11 +219,9 @@ def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> I
     """Run all repeats; the CSV files are written after each one, and not repeated."""
     folder.mkdir(parents=True, exist_ok=True)
     file, predictions_file = folder / "jobs.csv", folder / "predictions.csv"
-    known = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=["seed"])
-    rows, predictions = [known], list[pd.DataFrame]()
-    if predictions_file.exists():
-        predictions.append(pd.read_csv(predictions_file))
-    todo = [seed for seed in range(repeats) if seed not in set(known["seed"])]
+    rows, predictions = _known(file), _known(predictions_file)
+    done = {seed for known in rows for seed in known["seed"]}
+    todo = [seed for seed in range(repeats) if seed not in done]
     with tempfile.TemporaryDirectory() as work:
         profile = Path(work) / "profile" / "fifo" / "events"
         if todo:
@@ -248,6 +246,10 @@ def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> I
             pd.concat(rows).to_csv(file, index=False)
             pd.concat(predictions).to_csv(predictions_file, index=False)
     yield from figures(pd.concat(rows), pd.concat(predictions))
+
+
+def _known(file: Path) -> list[pd.DataFrame]:
+    return [pd.read_csv(file)] if file.exists() else []
 
 
 def _as_steered(arm: str, times: Sequence[tuple[int, int]], profile: Path) -> Steering:

@@ -167,7 +167,7 @@ def order(frame: pd.DataFrame) -> str:
 def test_watch_changes_nothing_and_act_sets_order_and_limits(
     spark: Path, jar: Path, tmp_path: Path
 ) -> None:
-    jobs = equal_jobs(2, 16, 500, gap_ms=200)
+    jobs = equal_jobs(2, 16, 1000, gap_ms=200)
     with ExitStack() as stack:
         orders, seen = Orders(), list[StepResult]()
         watched = stack.enter_context(steering(orders, "watch", seen))
@@ -177,7 +177,7 @@ def test_watch_changes_nothing_and_act_sets_order_and_limits(
         running.add("plugin", jobs, acted, f"local[{SLOTS}]", **{"spark.plugins": PLUGIN})
         running.add("order", jobs, acted)
         running.add("limit", jobs, acted)
-        running.add("newer", equal_jobs(2, 4, 500, stages=4, gap_ms=200), acted)
+        running.add("newer", equal_jobs(2, 4, 1000, stages=4, gap_ms=200), acted)
         running.begin()
         found = running.results()
     ended = {name: order(frame) for name, frame in found.items()}
