@@ -24,6 +24,7 @@ from loadmaster.platform.bench.engines.spark_cluster import (
     VERSION,
     SparkApplication,
     SparkJob,
+    SparkStage,
     completion_s,
     equal_jobs,
     fetch_spark,
@@ -168,6 +169,8 @@ def test_watch_changes_nothing_and_act_sets_order_and_limits(
     spark: Path, jar: Path, tmp_path: Path
 ) -> None:
     jobs = equal_jobs(2, 16, 1000, gap_ms=200)
+    wide = SparkJob("a", 0, [SparkStage([500] * 32)])
+    chain = SparkJob("b", 200, [SparkStage([500] * 4, range(place)[-1:]) for place in range(4)])
     with ExitStack() as stack:
         orders, seen = Orders(), list[StepResult]()
         watched = stack.enter_context(steering(orders, "watch", seen))
@@ -177,14 +180,16 @@ def test_watch_changes_nothing_and_act_sets_order_and_limits(
         running.add("plugin", jobs, acted, f"local[{SLOTS}]", **{"spark.plugins": PLUGIN})
         running.add("order", jobs, acted)
         running.add("limit", jobs, acted)
-        running.add("newer", equal_jobs(2, 4, 1000, stages=4, gap_ms=200), acted)
+        running.add("newer", [wide, chain], acted)
         running.begin()
         found = running.results()
     ended = {name: order(frame) for name, frame in found.items()}
     # In `limit` job a is first in the order, and may run one task at a time.
-    # In `newer` the plan has the first stages alone: the later ones of job b go before job a.
+    # In `newer` the plan has the first stages alone: the later ones of job b go before the rest of
+    # job a.
     expected = {"watch": "ab", "plugin": "ab", "order": "ba", "limit": "ba", "newer": "ba"}
     assert ended == expected
+    assert found.pop("newer")["tasks"].tolist() == [32, 16]
     assert all(frame["tasks"].tolist() == [16, 16] for frame in found.values())
     results = {one.application: set[str]() for one in seen}
     for one in seen:
