@@ -167,11 +167,15 @@ class Arm:
         timeline = self.samples.timeline
         while (now := time.time()) < end_s:
             counts = self.load.counts()
+            try:
+                found = self._cluster.call("GET", f"/jobs/{self.job}")["vertices"]
+            except OSError:  # a busy JobManager; the next sample has its lag
+                time.sleep(SAMPLE_S)
+                continue
             timeline.times.append(now)
             timeline.due.append(counts.due)
             due_at = float(np.interp(counts.last + 1, timeline.due, timeline.times))
             timeline.lag_s.append(PACE * (now - due_at))
-            found = self._cluster.call("GET", f"/jobs/{self.job}")["vertices"]
             timeline.plans.append({one["name"]: int(one["parallelism"]) for one in found})
             if now >= self.begin_s:
                 self.samples.pending.append(max(counts.due - counts.following, 0))
