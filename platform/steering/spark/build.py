@@ -31,7 +31,7 @@ VARIANTS = {
     "4.2": ("Int", "false"),
     "4.3": ("BigDecimal", "set.isPipelined"),
 }
-TESTED = ("4.3.0",)
+TESTED = ("4.1.4", "4.3.0")
 PLUGIN = "loadmaster.spark.LoadmasterPlugin"
 _MANAGER = "org.apache.spark.scheduler.loadmaster.LoadmasterClusterManager"
 _SERVICE = "META-INF/services/org.apache.spark.scheduler.ExternalClusterManager"
