@@ -1,10 +1,10 @@
 """Autoscaling of Ray Serve: replica-seconds and p99 by Serve's default policy and by the service.
 
-Twice: in a real Serve, and in a model of it over hours. In a repeat of the real one two policies
-run at the same time, then the other two, in an order that changes, all with the same requests at
-the same times, so they are paired by repeat. Replicas sleep. Time is compressed there: a control
-step is 10 s instead of 60, and Serve's delays and look-back are a sixth of their defaults as well;
-the load is one peak of two minutes, which stands for 12. Work is exponential with a mean of 0.2 s.
+In a real Serve: one peak, all policies at the same time, each in an application of its own, with
+the same requests at the same times, so they are paired by repeat. Time runs twice as fast there: a
+control step is 30 s instead of 60, and Serve's delays are half of their defaults, so the peak of a
+quarter of an hour stands for half an hour. And in a model of Serve: the same peaks, to see how true
+it is, and peaks of three hours. Replicas sleep; work is exponential with a mean of 0.2 s.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import logging
 import math
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -45,35 +46,64 @@ from loadmaster.serving.client import Client
 from loadmaster.serving.systems.aware.system import ENDPOINT
 
 DEFAULT, TUNED, AWARE, HPA = "serve-default", "serve-tuned", "aware", "hpa"
-AT_ONCE = (AWARE, DEFAULT), (HPA, TUNED)
 WORK_S, SLO_S = 0.2, 2.8  # the SLO is three times the p99 of a request alone
 LONGEST = 6.0  # of the work, in means
 TUNED_TARGET, TUNED_DOWN_S = 1.0, 60.0  # by hand: half the target, down after a minute
-
-# The real Serve, in compressed time.
-STEP_S = 10.0
-FACTOR = TRAINED_STEP_S / STEP_S
-PARTS = 5.0  # of a request: 0.2 s are 1.2 s of a state, beyond what the policy knows
-WARM_UP_S, RUN_S = 30.0, 120.0
-LOW, PEAKS = 2.0, (10.0, 14.0)  # requests a second
-MOST_REPLICAS = 8
-SAMPLE_S = 0.5
+START_S = 10.0  # of a replica, in the model
+SAMPLE_S = 2.0  # `serve.status` takes 50 ms of a processor
 CLIENT_S = 60.0  # longest wait for an answer
 
-# The model, in its own time: three hours with one peak.
-MODEL_S, MODEL_WARM_UP_S, MODEL_START_S = 3 * 3600.0, 600.0, 10.0
-MODEL_LOW, MODEL_PEAK, MODEL_NOISE = 3.0, 20.0, 0.06
-MODEL_BOUNDS = 1, 20
+UP_S, DOWN_S, LOOK_BACK_S, METRICS_S = 30.0, 600.0, 30.0, 10.0  # Serve's defaults
+QUEUED_S = 15.0  # default of the policy class
 
-# Serve's defaults, compressed.
-_SERVE = {
-    "upscale_delay_s": 30.0 / FACTOR,
-    "downscale_delay_s": 600.0 / FACTOR,
-    "look_back_period_s": 30.0 / FACTOR,
-    "metrics_interval_s": 1.0,
-}
-_BY_SERVICE = {**_SERVE, "upscale_delay_s": 0.0, "downscale_delay_s": 0.0}
-_DEPLOYMENT = {"slo_s": SLO_S, "slots": 1.0, "request_s": WORK_S}
+
+@dataclass(frozen=True)
+class Load:
+    """One peak; the rate has noise that lasts for minutes."""
+
+    length_s: float
+    low: float  # requests a second
+    peaks: tuple[float, float]  # the highest rate is drawn from this range
+    bounds: tuple[int, int]  # of the number of replicas
+    speed: float = 1.0  # of time: control steps and Serve's delays are shorter by this factor
+    warm_up_s: float = 180.0  # before the peak, at the low rate; not counted
+    noise: float = 0.06
+
+    def deployment(self) -> dict[str, Any]:
+        """Settings of the policy class."""
+        return {
+            "slo_s": SLO_S,
+            "slots": 1.0,
+            "request_s": WORK_S,
+            "step_s": TRAINED_STEP_S / self.speed,
+            "queued_s": QUEUED_S / self.speed,
+            "rule_upscale_delay_s": UP_S / self.speed,
+            "rule_downscale_delay_s": DOWN_S / self.speed,
+        }
+
+    def arrivals(self, seed: int) -> list[Arrival]:
+        """Times and work of requests, by thinning."""
+        rng = np.random.default_rng(seed)
+        peak = rng.uniform(*self.peaks)
+        end_s = self.warm_up_s + self.length_s
+        noise, level = [], 0.0
+        for _ in range(int(end_s / 60) + 1):
+            level = 0.9 * level + self.noise * rng.standard_normal()
+            noise.append(math.exp(level))
+
+        def rate(at_s: float) -> float:
+            wave = math.sin(math.pi * max(at_s - self.warm_up_s, 0.0) / self.length_s) ** 2
+            return (self.low + (peak - self.low) * wave) * noise[int(at_s / 60)]
+
+        found, at_s, most = [], 0.0, peak * max(noise)
+        while (at_s := at_s + rng.exponential(1.0 / most)) < end_s:
+            if rng.random() * most < rate(at_s):
+                found.append((at_s, float(min(rng.exponential(WORK_S), LONGEST * WORK_S))))
+        return found
+
+
+REAL = Load(900.0, 2.0, (10.0, 14.0), (1, 8), speed=2.0)
+HOURS = Load(3 * 3600.0, 3.0, (20.0, 20.0), (1, 20))
 
 
 @dataclass(frozen=True)
@@ -102,72 +132,52 @@ class Arm:
 def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Figure]:
     """Run all policies `repeats` times; write runs and paired differences as CSV files."""
     set_cluster_env()  # the model imports Ray
-    yield from measure_model(report_step, repeats, folder)
+    predicted = []
+    for name, load in (("model", REAL), ("model_hours", HOURS)):
+        rows = []
+        for repeat in range(repeats):
+            report_step(f"ray-serve: {name}, run {repeat + 1} of {repeats}")
+            rows += [arm.row(repeat) for arm in in_model(load, repeat)]
+        write_tables(folder, {f"{name}.csv": rows})
+        predicted.append((name, rows))
+    for name, rows in predicted:
+        yield from _figures(f"ray-serve-{name}", rows, folder / f"{name}_differences.csv")
     yield from measure_real(report_step, repeats, folder)
 
 
-def measure_model(
-    report_step: Callable[[str], None], repeats: int, folder: Path
-) -> Iterator[Figure]:
-    """The model's runs: model.csv and model_differences.csv."""
-    rows = []
+def in_model(load: Load, seed: int) -> Iterator[Arm]:
+    """Run every policy in a model of Serve."""
     log, before = logging.getLogger("ray.serve"), logging.getLogger("ray.serve").level
     log.setLevel(logging.ERROR)
+    due = load.arrivals(seed)
     try:
-        for repeat in range(repeats):
-            report_step(f"ray-serve: model, run {repeat + 1} of {repeats}")
-            due = model_arrivals(repeat)
-            for name, model in models(repeat).items():
-                replica_s, latencies_s = model.run(due, MODEL_WARM_UP_S)
-                rows.append(Arm(name, latencies_s, replica_s).row(repeat))
-            write_tables(folder, {"model.csv": rows})
+        for name, model in models(load, seed).items():
+            replica_s, latencies_s = model.run(due, load.warm_up_s)
+            yield Arm(name, latencies_s, replica_s)
     finally:
         log.setLevel(before)
-    yield from _figures("ray-serve-model", rows, folder / "model_differences.csv")
 
 
-def models(seed: int) -> Mapping[str, ServeModel]:
+def models(load: Load, seed: int) -> Mapping[str, ServeModel]:
     """A deployment for each policy."""
-    rest = MODEL_BOUNDS, MODEL_START_S, seed
-    tuned = Config(target_ongoing_requests=TUNED_TARGET, downscale_delay_s=TUNED_DOWN_S)
-    at_once = Config(upscale_delay_s=0.0, downscale_delay_s=0.0)
-    settings = {**_DEPLOYMENT, "rule_upscale_delay_s": 30.0, "rule_downscale_delay_s": 600.0}
+    rest = load.bounds, START_S / load.speed, seed
+    look_back_s, up_s, down_s = (one / load.speed for one in (LOOK_BACK_S, UP_S, DOWN_S))
+    default = Config(upscale_delay_s=up_s, downscale_delay_s=down_s, look_back_period_s=look_back_s)
+    tuned = replace(
+        default,
+        target_ongoing_requests=TUNED_TARGET,
+        downscale_delay_s=TUNED_DOWN_S / load.speed,
+    )
+    at_once = replace(default, upscale_delay_s=0.0, downscale_delay_s=0.0)
     policies = {AWARE: ENDPOINT.policy(pretrained_folder() / AWARE), HPA: ENDPOINT.rule(HPA)}
     return {
-        DEFAULT: by_serve(Config(), *rest),
+        DEFAULT: by_serve(default, *rest),
         TUNED: by_serve(tuned, *rest),
-        **{name: by_policy(one, settings, at_once, *rest) for name, one in policies.items()},
+        **{
+            name: by_policy(one, load.deployment(), at_once, *rest)
+            for name, one in policies.items()
+        },
     }
-
-
-def model_arrivals(seed: int) -> list[Arrival]:
-    """Requests of one peak, with noise that lasts for minutes."""
-    rng = np.random.default_rng(seed)
-    noise, level = [], 0.0
-    for _ in range(int(MODEL_S / 60) + 1):
-        level = 0.9 * level + MODEL_NOISE * rng.standard_normal()
-        noise.append(level)
-
-    def rate(at_s: float) -> float:
-        wave = math.sin(math.pi * at_s / MODEL_S) ** 2
-        return (MODEL_LOW + (MODEL_PEAK - MODEL_LOW) * wave) * math.exp(noise[int(at_s / 60)])
-
-    return _arrivals(rng, rate, 2.0 * MODEL_PEAK, 0.0, MODEL_S)
-
-
-def _arrivals(
-    rng: np.random.Generator,
-    rate: Callable[[float], float],
-    most: float,
-    begin_s: float,
-    end_s: float,
-) -> list[Arrival]:
-    """Times and work of requests, by thinning."""
-    found, at_s = [], begin_s
-    while (at_s := at_s + rng.exponential(1.0 / most)) < end_s:
-        if rng.random() * most < rate(at_s):
-            found.append((at_s, float(min(rng.exponential(WORK_S), LONGEST * WORK_S))))
-    return found
 
 
 def measure_real(
@@ -179,31 +189,39 @@ def measure_real(
         client = Client(server.url, deadline_s=30.0)
         for repeat in range(repeats):
             client.pause("aware", tenant=tenant(HPA, repeat))  # the service's rule decides
-            configs = arms(server.url, repeat)
-            for names in AT_ONCE if repeat % 2 else AT_ONCE[::-1]:
-                report_step(f"ray-serve: run {repeat + 1} of {repeats}: {', '.join(names)}")
-                rows += [arm.row(repeat) for arm in _run(names, configs, repeat)]
-                write_tables(folder, {"runs.csv": rows})
+            minutes = (REAL.warm_up_s + REAL.length_s) / 60
+            report_step(f"ray-serve: run {repeat + 1} of {repeats}, {minutes:g} minutes")
+            rows += [arm.row(repeat) for arm in _run(server.url, repeat)]
+            write_tables(folder, {"runs.csv": rows})
     yield from _figures("ray-serve", rows, folder / "differences.csv")
 
 
 def arms(url: str, repeat: int) -> Mapping[str, dict[str, Any]]:
     """`autoscaling_config` of each policy; tenants of the service are new in each repeat."""
-    bounds = {"min_replicas": 1, "max_replicas": MOST_REPLICAS, "initial_replicas": 2}
-    down_s = TUNED_DOWN_S / FACTOR
+    least, most = REAL.bounds
+    default = {
+        "min_replicas": least,
+        "max_replicas": most,
+        "initial_replicas": least,
+        "upscale_delay_s": UP_S / REAL.speed,
+        "downscale_delay_s": DOWN_S / REAL.speed,
+        "look_back_period_s": LOOK_BACK_S / REAL.speed,
+        "metrics_interval_s": METRICS_S / REAL.speed,
+    }
 
     def by_service(name: str) -> dict[str, Any]:
         policy = autoscaling_policy(
-            mode="act", url=url, tenant=tenant(name, repeat), step_s=STEP_S, parts=PARTS,
-            queued_s=5.0, rule_upscale_delay_s=_SERVE["upscale_delay_s"],
-            rule_downscale_delay_s=_SERVE["downscale_delay_s"], **_DEPLOYMENT,
-        )  # fmt: skip
-        return {**bounds, **_BY_SERVICE, "policy": policy}
+            mode="act", url=url, tenant=tenant(name, repeat), **REAL.deployment()
+        )
+        return {**default, "upscale_delay_s": 0.0, "downscale_delay_s": 0.0, "policy": policy}
 
-    tuned = {"target_ongoing_requests": TUNED_TARGET, "downscale_delay_s": down_s}
+    tuned = {
+        "target_ongoing_requests": TUNED_TARGET,
+        "downscale_delay_s": TUNED_DOWN_S / REAL.speed,
+    }
     return {
-        DEFAULT: {**bounds, **_SERVE},
-        TUNED: {**bounds, **_SERVE, **tuned},
+        DEFAULT: default,
+        TUNED: {**default, **tuned},
         AWARE: by_service(AWARE),
         HPA: by_service(HPA),
     }
@@ -213,45 +231,38 @@ def tenant(name: str, repeat: int) -> str:
     return f"{name}-{repeat}"
 
 
-def arrivals(seed: int) -> list[Arrival]:
-    """Requests of a run: the warm-up, below 0 s, then one peak."""
-    rng = np.random.default_rng(seed)
-    peak = rng.uniform(*PEAKS)
-
-    def rate(at_s: float) -> float:
-        return LOW + (peak - LOW) * math.sin(math.pi * max(at_s, 0.0) / RUN_S) ** 2
-
-    return _arrivals(rng, rate, peak, -WARM_UP_S, RUN_S)
-
-
-def _run(names: Sequence[str], configs: Mapping[str, Mapping[str, Any]], repeat: int) -> list[Arm]:
-    """Run some policies at the same time, each in an application of its own."""
+def _run(url: str, repeat: int) -> list[Arm]:
+    """Run all policies at the same time, each in an application of its own."""
     from ray import serve
 
+    configs = arms(url, repeat)
     handles = {
-        name: serve.run(
-            sleeper({"autoscaling_config": configs[name]}), name=name, route_prefix=None
-        )
-        for name in names
+        name: serve.run(sleeper({"autoscaling_config": config}), name=name, route_prefix=None)
+        for name, config in configs.items()
     }
-    due = arrivals(repeat)
+    due = REAL.arrivals(repeat)
+    began = time.monotonic()
 
-    def load(name: str) -> Arm:
-        return asyncio.run(_load(name, handles[name], due))
+    def load(name: str) -> tuple[list[float], int]:
+        return asyncio.run(_load(handles[name], due, began))
 
     try:
-        with ThreadPoolExecutor(len(names)) as pool:
-            return list(pool.map(load, names))
+        counter = _ReplicaCounter(began + REAL.warm_up_s)
+        with counter, ThreadPoolExecutor(len(handles)) as pool:
+            loads = dict(zip(handles, pool.map(load, handles), strict=True))
     finally:
-        for name in names:
+        for name in handles:
             serve.delete(name)
+    return [
+        Arm(name, latencies_s, counter.seconds[name], failed)
+        for name, (latencies_s, failed) in loads.items()
+    ]
 
 
-async def _load(name: str, handle: Any, due: Sequence[Arrival]) -> Arm:
-    """Send every request when it is due, whatever has been answered."""
+async def _load(handle: Any, due: Sequence[Arrival], began: float) -> tuple[list[float], int]:
+    """Send every request when it is due, whatever has been answered: latencies, and the failed."""
     latencies: list[float] = []
     failed = 0
-    began = time.monotonic() + WARM_UP_S
 
     async def send(at_s: float, work_s: float) -> None:
         nonlocal failed
@@ -259,25 +270,24 @@ async def _load(name: str, handle: Any, due: Sequence[Arrival]) -> Arm:
             await asyncio.wait_for(handle.remote(work_s), CLIENT_S)
         except Exception:  # counted: a request that got no answer
             failed += 1
-        if at_s >= 0:
+        if at_s >= REAL.warm_up_s:
             latencies.append(time.monotonic() - began - at_s)
 
-    with _ReplicaCounter(name, began) as counter:
-        sent = []
-        for at_s, work_s in due:
-            await asyncio.sleep(max(began + at_s - time.monotonic(), 0.0))
-            sent.append(asyncio.ensure_future(send(at_s, work_s)))
-        await asyncio.gather(*sent)
-    return Arm(name, latencies, counter.seconds, failed)
+    sent = []
+    for at_s, work_s in due:
+        await asyncio.sleep(max(began + at_s - time.monotonic(), 0.0))
+        sent.append(asyncio.ensure_future(send(at_s, work_s)))
+    await asyncio.gather(*sent)
+    return latencies, failed
 
 
 class _ReplicaCounter(threading.Thread):
-    """Adds up the time of replicas that start or run, from the end of the warm-up to RUN_S."""
+    """Adds up the time of replicas that start or run over the peak, for each application."""
 
-    def __init__(self, application: str, began: float) -> None:
+    def __init__(self, began: float) -> None:
         super().__init__(daemon=True)
-        self.seconds = 0.0
-        self._application, self._began = application, began
+        self.seconds: Counter[str] = Counter()
+        self._began = began
         self._stopped = threading.Event()
 
     def run(self) -> None:
@@ -285,13 +295,15 @@ class _ReplicaCounter(threading.Thread):
 
         last = time.monotonic()
         while not self._stopped.wait(SAMPLE_S):
-            found = serve.status().applications[self._application].deployments[SLEEPER]
+            applications = serve.status().applications
             now = time.monotonic()
-            begin, end = max(last, self._began), min(now, self._began + RUN_S)
+            begin, end = max(last, self._began), min(now, self._began + REAL.length_s)
             last = now
-            states = found.replica_states.items()
-            count = sum(number for state, number in states if state != "STOPPING")
-            self.seconds += count * max(end - begin, 0.0)
+            for name, application in applications.items():
+                if (found := application.deployments.get(SLEEPER)) is not None:
+                    states = found.replica_states.items()
+                    count = sum(number for state, number in states if state != "STOPPING")
+                    self.seconds[name] += count * max(end - begin, 0.0)
 
     def __enter__(self) -> Self:
         self.start()
