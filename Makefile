@@ -37,8 +37,9 @@ test: setup  ## all tests but the long ones (PYTEST_ARGS="-k name" for some)
 	@$(if $(PYTEST_ARGS),,$(PY) -P .ci/compile-ahead)
 	@$(PY) -m pytest -m "not long" $(IN_PARALLEL) $(PYTEST_ARGS)
 
+# In one process: they measure times, and each starts several processes of its own.
 test-long: setup  ## the long ones: kills, loads and drift of whole services and trainings
-	@$(PY) -m pytest -m long $(IN_PARALLEL) $(PYTEST_ARGS)
+	@$(PY) -m pytest -m long $(PYTEST_ARGS)
 
 test-engines: setup  ## steering of every real engine, fetched at first (LOADMASTER_ENGINES=flink for one)
 	@LOADMASTER_ENGINES=$${LOADMASTER_ENGINES:-all} $(PY) -m pytest -m engine $(PYTEST_ARGS) \
