@@ -165,18 +165,20 @@ class FlinkCluster:
 
     def wait(self, ready: Callable[[], bool], name: str, seconds: float = START_S) -> None:
         """Wait until a condition holds; refused connections and missing pages count as not yet."""
-        end = time.monotonic() + seconds
+        end, last = time.monotonic() + seconds, ""
         while True:
             try:
                 if ready():
                     return
-            except (OSError, KeyError, ValueError):
-                pass  # not yet: the error below names the log if it stays so
+                last = ""
+            except (OSError, KeyError, ValueError) as fault:
+                last = f" ({type(fault).__name__}: {fault})"
             for program, process in self.processes.items():
                 if process.poll() is not None:
                     raise InputError(f"{program} ended: see {self.folder / 'log' / program}")
             if time.monotonic() > end:
-                raise InputError(f"{name}: not ready after {seconds:g} s; see {self.folder}/log")
+                where = f"{self.folder}/log"
+                raise InputError(f"{name}: not ready after {seconds:g} s{last}; see {where}")
             time.sleep(0.1)
 
     def _upload(self, jar: Path) -> str:

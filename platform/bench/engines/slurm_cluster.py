@@ -7,6 +7,7 @@ The processes that were started, and only they, end with the context manager.
 from __future__ import annotations
 
 import getpass
+import logging
 import os
 import shutil
 import signal
@@ -25,6 +26,8 @@ import psutil
 from loadmaster.envs.compiled import PACKAGE_ROOT, cache_root
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.bench.engines.debian import unpack_packages
+
+log = logging.getLogger(__name__)
 
 PACKAGES = (
     "munge", "libmunge2", "slurmctld", "slurmd", "slurm-client", "slurm-wlm-basic-plugins",
@@ -262,8 +265,8 @@ def _end(cluster: SlurmCluster) -> None:
             end = time.monotonic() + 5
             while cluster.run("squeue", "-h", "-t", "R,CG") and time.monotonic() < end:
                 time.sleep(0.1)
-        except (CommandError, subprocess.TimeoutExpired):
-            pass  # a controller that does not answer; its process is ended below
+        except (CommandError, subprocess.TimeoutExpired) as fault:
+            log.warning("the jobs were not cancelled before the daemons end: %s", fault)
     for pid in pids.values():
         _send(pid, signal.SIGTERM)
     end = time.monotonic() + 10

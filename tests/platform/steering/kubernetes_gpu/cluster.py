@@ -130,6 +130,7 @@ class Scheduler:
         self.api, self.url, self._cached_nodes = api, url, cached_nodes
         self._tried: dict[str, str] = {}  # version of a pod that could not be placed
         self._running: set[str] = set()
+        self.silences: list[str] = []  # faults of requests to the extender
         self.events: dict[str, str] = {}  # message of FailedScheduling, by pod
         self.order: list[str] = []  # pods as they were bound
 
@@ -174,10 +175,10 @@ class Scheduler:
         scores = dict.fromkeys(names, 0)
         try:
             names = self._filtered(pod, names)
-            asked = request(f"{self.url}/prioritize", self._arguments(pod, names))
-            scores = {one["Host"]: one["Score"] for one in asked}
-        except (urllib.error.URLError, ConnectionError):
-            pass  # `ignorable: true`: places by itself
+            answer = request(f"{self.url}/prioritize", self._arguments(pod, names))
+            scores = {one["Host"]: one["Score"] for one in answer}
+        except (urllib.error.URLError, ConnectionError) as fault:
+            self.silences.append(str(fault))  # `ignorable: true`: places by itself
         return max(names, key=lambda name: scores[name], default=None)
 
     def _filtered(self, pod: Json, names: list[str]) -> list[str]:

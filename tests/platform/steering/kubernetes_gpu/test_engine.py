@@ -213,6 +213,7 @@ def test_dead_adapter_is_ignored_by_the_scheduler(stack: ExitStack) -> None:
     steered.api.add(gpu_pod("a"), gpu_pod("b"))
     steered.scheduler.run(steered.now_s)
     assert set(steered.api.where()) == {"a", "b"}
+    assert len(steered.scheduler.silences) == 2
 
 
 def test_end_gives_pods_back_at_once(stack: ExitStack) -> None:

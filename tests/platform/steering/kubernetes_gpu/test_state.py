@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from kubernetes_validate import ValidationError
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.steering.kubernetes_gpu.records import NAME_MAX, parse_cluster, parse_pod
@@ -32,8 +33,12 @@ def state_of(
 
 
 def test_objects_of_these_tests_have_the_schemas_of_kubernetes() -> None:
+    pod = gpu_pod("a", job="j", node="n1", started_s=EPOCH_S)
     validate(gpu_node("n1", unschedulable=True))
-    validate(gpu_pod("a", job="j", node="n1", started_s=EPOCH_S))
+    validate(pod)
+    for wrong in ({"nodeName": 1}, {"nodeNames": "n1"}):
+        with pytest.raises(ValidationError):
+            validate({**pod, "spec": {**pod["spec"], **wrong}})
 
 
 def test_pods_of_a_job_are_a_gang() -> None:
