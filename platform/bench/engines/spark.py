@@ -48,9 +48,9 @@ from loadmaster.platform.steering.spark.engine import (
     PAUSE_S,
     SPEC,
     Connection,
-    SparkSettings,
     connect,
 )
+from loadmaster.platform.steering.spark.settings import SparkSettings
 
 SLOTS = 12
 JOBS, TEMPLATES = 32, 40

@@ -87,7 +87,7 @@ def state_of(
     for job in report.jobs:
         if not job.is_unfinished:
             continue
-        rows, unknown = _stages_of(job, durations)
+        rows, unknown = stages_of(job, durations)
         if len(jobs) >= JOBS_MAX or stages + len(rows) > STAGES_MAX:
             left_out += 1
             continue
@@ -109,7 +109,7 @@ def state_of(
     return state, tuple(notes)
 
 
-def _stages_of(job: ReportedJob, durations: TaskDurations) -> tuple[list[dict[str, Any]], int]:
+def stages_of(job: ReportedJob, durations: TaskDurations) -> tuple[list[dict[str, Any]], int]:
     """Rows of a job's stages, and how many of them have no measured duration."""
     known = {stage.id: stage for stage in job.stages if stage.tasks}
     rows, unknown = [], 0

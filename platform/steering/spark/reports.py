@@ -71,6 +71,8 @@ class Report(_Part):
     sequence: int = 0
     plan: Text = ""  # id of the plan in force
     slots: Annotated[int, Field(ge=0, le=1_000_000)]
+    executors: Count = 0
+    executor_cores: Count = 0  # of each; 0: the driver cannot set their number
     over: bool = False  # the application has ended
     jobs: list[ReportedJob] = Field(max_length=1000)  # unfinished, in order of arrival
     ended: list[EndedJob] = Field(default=[], max_length=1000)

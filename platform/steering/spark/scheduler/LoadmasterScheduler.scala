@@ -18,7 +18,8 @@ import scala.collection.mutable.ArrayBuffer
 class LoadmasterTaskScheduler(context: SparkContext, maxFailures: Int, isLocal: Boolean)
     extends TaskSchedulerImpl(context, maxFailures, isLocal) {
   private val logger = org.slf4j.LoggerFactory.getLogger("loadmaster.spark")
-  private val reporter = new Reporter(context, acts = true, () => backend.reviveOffers())
+  private val reporter = new Reporter(
+    context, acts = true, () => backend.reviveOffers(), ExecutorTarget.coresOf(context))
   // Of the present round of offers, which holds this object's lock.
   private var setsOf: Map[String, Seq[TaskSetManager]] = Map.empty
   private var allowances: Map[String, Int] = Map.empty
@@ -26,6 +27,8 @@ class LoadmasterTaskScheduler(context: SparkContext, maxFailures: Int, isLocal: 
   override def start(): Unit = {
     super.start()
     reporter.start()
+    if (ExecutorTarget.coresOf(context) > 0)
+      new ExecutorTarget(context, this, () => reporter.executors).start()
   }
 
   override val rootPool: Pool = new Pool("", schedulingMode, 0, 0) {

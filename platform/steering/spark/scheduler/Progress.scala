@@ -151,7 +151,7 @@ final class Progress(onChange: () => Unit) extends SparkListener {
   /** Write all unfinished jobs with their stages, and the jobs that have ended lately. */
   def write(out: ObjectNode, nowMs: Long): Unit = synchronized {
     out.put("application", applicationId).put("name", shortened(applicationName))
-    out.put("slots", slots).put("over", over)
+    out.put("slots", slots).put("executors", cores.size).put("over", over)
     dropForgotten(nowMs)
     val listed = out.putArray("jobs")
     for (job <- jobs.values.take(JobsMost)) writeJob(listed, job, nowMs)

@@ -8,9 +8,11 @@ import org.apache.spark.SparkContext
 /** Posts what the application does to `loadmaster steer spark`, and keeps the plan of the reply.
   *
   * One daemon thread; it never blocks Spark's. Without a reply the last plan holds until its
-  * deadline, and then none. `onPlan` is called when the plan has changed or has ended.
+  * deadline, and then none; likewise the number of executors. `onPlan` is called when the plan has
+  * changed or has ended. `executorCores` is 0 where the number of executors cannot be set.
   */
-final class Reporter(context: SparkContext, acts: Boolean, onPlan: () => Unit) {
+final class Reporter(
+    context: SparkContext, acts: Boolean, onPlan: () => Unit, executorCores: Int = 0) {
   import Reporter._
 
   private val conf = context.getConf
@@ -23,10 +25,14 @@ final class Reporter(context: SparkContext, acts: Boolean, onPlan: () => Unit) {
   private var dirty, stopped = false
   private var sequence = 0L
   @volatile private var current: Option[Plan] = None
+  @volatile private var count: Option[ExecutorCount] = None
 
   /** The plan in force, if there is one. */
   def plan: Option[Plan] = current.filter(_.isInForce)
   def slots: Int = progress.slots
+
+  /** The decided number of executors, while it is in force. */
+  def executors: Option[ExecutorCount] = count.filter(_.isInForce)
 
   def start(): Unit = {
     context.addSparkListener(progress)
@@ -96,7 +102,7 @@ final class Reporter(context: SparkContext, acts: Boolean, onPlan: () => Unit) {
   private def exchange(): Unit = {
     sequence += 1
     val body = mapper.createObjectNode().put("version", 1).put("spark", context.version)
-    body.put("acts", acts).put("sequence", sequence).put("plan", plan.map(_.id).getOrElse(""))
+    body.put("acts", acts).put("executor_cores", executorCores).put("sequence", sequence).put("plan", plan.map(_.id).getOrElse(""))
     progress.write(body, System.currentTimeMillis())
     val connection = new URI(s"$url/v1/report").toURL.openConnection(Proxy.NO_PROXY)
       .asInstanceOf[HttpURLConnection]
@@ -120,6 +126,10 @@ final class Reporter(context: SparkContext, acts: Boolean, onPlan: () => Unit) {
       val node = reply.get("plan")
       replace(if (node.isNull) None else Some(Plan.parse(node)).filter(_.isInForce))
     } else endPlan()
+    if (acts && reply.has("executors")) {
+      val node = reply.get("executors")
+      count = if (node.isNull) None else Some(ExecutorCount.parse(node))
+    }
   }
 }
 

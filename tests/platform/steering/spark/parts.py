@@ -1,9 +1,19 @@
-"""Reports of a driver, and the HTTP that it uses."""
+"""Reports of a driver, the HTTP that it uses, and steering of what reports."""
 
 import json
+import socket
+import threading
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from loadmaster.platform.steering.core import Mode, Recommender, StepResult
+from loadmaster.platform.steering.jobs import Cadence, JobSteerer
+from loadmaster.platform.steering.loop import steer
+from loadmaster.platform.steering.spark.engine import connect
+from loadmaster.platform.steering.spark.settings import SparkSettings
 
 
 def stage(id: int, tasks: int = 4, **fields: Any) -> dict[str, Any]:
@@ -42,3 +52,29 @@ def post(
             return reply.status, json.load(reply)
     except urllib.error.HTTPError as fault:
         return fault.code, json.load(fault)
+
+
+@contextmanager
+def steering(
+    recommender: Recommender, mode: Mode, seen: list[StepResult], **settings: Any
+) -> Iterator[str]:
+    """Steer all applications that report to the URL; `seen` gets the steps."""
+    given = {"port": 0, "limit_factor": 1.0, "first_report_s": 0, **settings}
+    stopped = threading.Event()
+    with connect(SparkSettings(**given), (), mode) as connection:
+        steerer = JobSteerer(recommender, mode, cadence=Cadence(pause_s=0.1))
+        thread = threading.Thread(
+            target=steer, args=(connection, steerer, seen.append, 0.1, False, stopped)
+        )
+        thread.start()
+        try:
+            yield connection.url
+        finally:
+            stopped.set()
+            thread.join()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

@@ -15,13 +15,9 @@ from loadmaster.platform.steering.core import Mode, Recommendation, SilentError,
 from loadmaster.platform.steering.jobs import Cadence, JobSteerer, Limits
 from loadmaster.platform.steering.loop import steer
 from loadmaster.platform.steering.recommenders import find_recommender
-from loadmaster.platform.steering.spark.engine import (
-    SPEC,
-    Applications,
-    Connection,
-    SparkSettings,
-    connect,
-)
+from loadmaster.platform.steering.spark.applications import Applications
+from loadmaster.platform.steering.spark.engine import SPEC, Connection, connect
+from loadmaster.platform.steering.spark.settings import SparkSettings
 from tests.platform.steering.spark.parts import job, post, report, stage, two_jobs
 
 TTL_S = 10.0
@@ -98,7 +94,7 @@ def test_other_modes_clear_the_plan(mode: Mode) -> None:
     (result,) = steered.step()
     assert result.result == "dry-run"
     assert len(result.commands) == 2  # the start of a job, and the plan
-    assert steered.report(two_jobs(sequence=2)) == {"plan": None}
+    assert steered.report(two_jobs(sequence=2)) == {"plan": None, "executors": None}
 
 
 def test_a_plan_is_renewed_before_it_ends_and_not_counted_as_a_change() -> None:

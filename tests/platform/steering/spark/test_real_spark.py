@@ -6,13 +6,11 @@ Tasks sleep, so that a local master of four slots fits on fewer cores.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +28,9 @@ from loadmaster.platform.bench.engines.spark_cluster import (
     fetch_spark,
     missing,
 )
-from loadmaster.platform.steering.core import Mode, Recommendation, SilentError, StepResult
-from loadmaster.platform.steering.jobs import Cadence, JobSteerer
-from loadmaster.platform.steering.loop import steer
+from loadmaster.platform.steering.core import Recommendation, SilentError, StepResult
 from loadmaster.platform.steering.spark.build import PLUGIN, build_jar
-from loadmaster.platform.steering.spark.engine import SparkSettings, connect
+from tests.platform.steering.spark.parts import free_port, steering
 
 pytestmark = [
     pytest.mark.slow,
@@ -110,24 +106,6 @@ def jar(spark: Path) -> Path:
     return build_jar(spark)
 
 
-@contextmanager
-def steering(orders: Orders, mode: Mode, seen: list[StepResult], **settings: Any) -> Iterator[str]:
-    """Steer all applications that report to the URL; `seen` gets the steps."""
-    given = {"port": 0, "limit_factor": 1.0, "first_report_s": 0, **settings}
-    stopped = threading.Event()
-    with connect(SparkSettings(**given), (), mode) as connection:
-        steerer = JobSteerer(orders, mode, cadence=Cadence(pause_s=0.1))
-        thread = threading.Thread(
-            target=steer, args=(connection, steerer, seen.append, 0.1, False, stopped)
-        )
-        thread.start()
-        try:
-            yield connection.url
-        finally:
-            stopped.set()
-            thread.join()
-
-
 class Applications:
     """Applications that run at the same time."""
 
@@ -198,12 +176,6 @@ def test_watch_changes_nothing_and_act_sets_order_and_limits(
     assert "dry-run" in results["watch"]
     assert "acted" not in results["watch"] | results["plugin"]
     assert "refused" in results["plugin"]
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 def test_a_decision_ends_where_the_service_or_the_adapter_dies(
