@@ -77,6 +77,7 @@ def ray_session(root: Path) -> Iterator[None]:
     import ray
 
     from loadmaster.platform.ray import serve_session
+    from loadmaster.platform.ray.session import start_local
     from loadmaster.platform.ray.session_folder import session_folder
 
     with contextlib.ExitStack() as stack:
@@ -91,14 +92,7 @@ def ray_session(root: Path) -> Iterator[None]:
             for_workers.setenv("RAY_metrics_report_interval_ms", "1000")  # not ten seconds
             for name, value in CREDENTIALS.items():  # of the S3 server, which may start later
                 for_workers.setenv(name, value)
-            ray.init(
-                address="local",
-                num_cpus=2,
-                include_dashboard=False,
-                object_store_memory=128 * 2**20,
-                log_to_driver=False,
-                _temp_dir=str(folder),
-            )
+            start_local(folder, num_cpus=2, object_store_memory=128 * 2**20)
         stack.callback(ray.shutdown)
         yield
 

@@ -4,13 +4,15 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.ray.cleanup import reraise_sigint
-from loadmaster.platform.ray.head import AGENT_START, own_head
+from loadmaster.platform.ray.head import AGENT_START, SLOW, TRIES, own_head
 from loadmaster.platform.ray.session_folder import session_folder
 from loadmaster.serving.jobs import access
 from loadmaster.serving.monitoring.metrics import export_port
@@ -88,18 +90,39 @@ def _local(folder: Path, cpus: int) -> Iterator[None]:
     import ray
 
     try:
-        with reraise_sigint():
-            ray.init(
-                address="local",
-                num_cpus=cpus,
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level="error",
-                _temp_dir=str(folder),
-            )
+        start_local(folder, num_cpus=cpus)
         yield
     finally:
         ray.shutdown()
+
+
+def start_local(folder: Path, **options: Any) -> None:
+    """Start Ray by `ray.init`; again, if its node was too slow (`head.SLOW`)."""
+    import ray
+
+    for _ in range(TRIES):
+        before = psutil.Process().children(recursive=True)
+        try:
+            with reraise_sigint():
+                ray.init(
+                    address="local",
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level="error",
+                    _temp_dir=str(folder),
+                    **options,
+                )
+            return
+        except Exception as fault:  # Ray has no class for it
+            if SLOW not in str(fault):
+                raise
+            for process in psutil.Process().children(recursive=True):
+                if process not in before:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+    raise InputError(
+        f"Ray did not start: its node {SLOW}, {TRIES} times; expected a machine with less load"
+    )
 
 
 @contextmanager

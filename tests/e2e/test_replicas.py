@@ -20,12 +20,14 @@ from loadmaster.platform.ray.head import free_ports
 from loadmaster.platform.ray.serve_session import ENVIRONMENT
 from loadmaster.serving.client import Client, Decision
 from tests.e2e.test_cluster_service import python_path, status_of, wait_for
+from tests.platform.steering.ray_serve.fakes import decision, http_server
 from tests.serving import toy
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 START_S = 120.0
 TENANTS = [f"t{number}" for number in range(8)]
+POLICY = "loadmaster.platform.steering.ray_serve.policy:ServicePolicy"
 HELD = ("flap: web from 1 to 2",)
 STATE = {"load": 42, "replicas": 3}
 SCALING = {
@@ -280,3 +282,29 @@ def test_an_upgrade_has_no_gap_and_gateways_scale_with_the_load(service: Service
     with Load(service, pause_s=0.0).running():
         service.wait_for_replicas(lambda found: len(found) > 1)
     service.wait_for_replicas(lambda found: len(found) == 1)
+
+
+def test_gateways_scale_by_the_decisions_of_another_service(service: Service) -> None:
+    """That service wants three gateways under load; by Serve's rule one has room for all of it."""
+
+    def decide(method: str, path: str, body: bytes) -> tuple[int, bytes]:
+        if not path.endswith("/decide"):
+            return 200, json.dumps({"accepted": True}).encode()
+        requests = json.loads(body)["state"]["reports"]["requests"]
+        return 200, json.dumps(decision(3 if (requests[-1] or 0.0) > 0 else 1)).encode()
+
+    with http_server(decide) as (url, received):
+        settings = {
+            "mode": "act", "url": url, "load_metric": "load", "request_s": 0.01, "slo_s": 0.5,
+            "step_s": 2.0, "slots": 1.0, "deadline_s": 30.0, "stale_s": 5.0,
+        }  # fmt: skip
+        policy = {"policy_function": POLICY, "policy_kwargs": settings}
+        scaling = {**SCALING, "target_ongoing_requests": 1000.0, "policy": policy}
+        service.arguments["autoscaling"] = scaling
+        service.deploy()
+        wait_for(
+            lambda: any(one.path.endswith("/decide") for one in received), START_S, lambda: received
+        )
+        with Load(service, pause_s=0.0).running():
+            service.wait_for_replicas(lambda found: len(found) == 3)
+        service.wait_for_replicas(lambda found: len(found) == 1)
