@@ -56,22 +56,33 @@ def handled(handler: Callable[[int, FrameType | None], Any], *numbers: int) -> I
 
 
 @contextmanager
-def reraise_sigint() -> Iterator[None]:
+def reraise_sigint(held_s: float = 0.0) -> Iterator[None]:
     """Raise KeyboardInterrupt at the end of the block if Ctrl-C was swallowed inside.
 
-    Code that Ray runs while it starts swallows a KeyboardInterrupt now and then.
+    Code that Ray runs while it starts swallows a KeyboardInterrupt now and then. The first Ctrl-C
+    is held back until the block ends, for `held_s` seconds at most; a second one is not.
     """
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread receives signals
         return
     interrupted = threading.Event()
 
+    again = threading.Timer(held_s, signal.pthread_kill, (threading.get_ident(), signal.SIGINT))
+    again.daemon = True
+
     def on_sigint(number: int, frame: FrameType | None) -> None:
+        if held_s and not interrupted.is_set():
+            interrupted.set()
+            again.start()
+            return
         interrupted.set()
         raise KeyboardInterrupt
 
     with handled(on_sigint, signal.SIGINT):
-        yield
+        try:
+            yield
+        finally:
+            again.cancel()
     if interrupted.is_set():
         raise KeyboardInterrupt
 

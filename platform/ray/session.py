@@ -18,6 +18,7 @@ from loadmaster.serving.jobs import access
 from loadmaster.serving.monitoring.metrics import export_port
 
 OF_A_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # set by Ray in the processes of a job
+INIT_S = 5.0  # for `ray.init`, which ends in a segmentation fault where Ctrl-C cuts it off
 LEAST_IMPORTANT = 19  # niceness
 
 
@@ -103,7 +104,7 @@ def start_local(folder: Path, **options: Any) -> None:
     for _ in range(TRIES):
         before = psutil.Process().children(recursive=True)
         try:
-            with reraise_sigint():
+            with reraise_sigint(INIT_S):
                 ray.init(
                     address="local",
                     include_dashboard=False,
@@ -135,20 +136,21 @@ def _joined(address: str, env: Mapping[str, str] | None = None) -> Iterator[None
         # Ray starts the workers, so they do not inherit this process's priority.
         runtime_env["worker_process_setup_hook"] = f"{__name__}.{lower_priority.__name__}"
     try:
-        with reraise_sigint():
-            ray.init(
-                address=address,
-                log_to_driver=False,
-                logging_level="error",
-                runtime_env=runtime_env or None,
-            )
-    except (ConnectionError, ValueError, RuntimeError) as fault:
-        reason = " ".join(str(fault).split())
-        raise InputError(
-            f"--address {address!r}: no Ray cluster responded ({reason[:200]}); expected 'auto' or "
-            f"the host:port of a running head, and its token, if any, in {access.AUTH_TOKEN}"
-        ) from None
-    try:
+        try:
+            with reraise_sigint(INIT_S):
+                ray.init(
+                    address=address,
+                    log_to_driver=False,
+                    logging_level="error",
+                    runtime_env=runtime_env or None,
+                )
+        except (ConnectionError, ValueError, RuntimeError) as fault:
+            reason = " ".join(str(fault).split())
+            raise InputError(
+                f"--address {address!r}: no Ray cluster responded ({reason[:200]}); expected "
+                "'auto' or the host:port of a running head, and its token, if any, in "
+                f"{access.AUTH_TOKEN}"
+            ) from None
         yield
     finally:
         ray.shutdown()

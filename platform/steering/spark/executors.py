@@ -175,8 +175,8 @@ class ExecutorsEngine:
             "more_to_come": False,  # all are placed
         }
         # Decisions are renewed in time, as the numbers end with their decision's time to live.
-        renewal = int(now_s // (self._settings.ttl_s / 3))
-        return Observation(state, (self._situation(), self._working, renewal), notes=notes)
+        period = int(now_s // (self._settings.ttl_s / 3))
+        return Observation(state, (self._situation(), self._working, period), notes=notes)
 
     def _situation(self) -> Hashable:
         return self._cores, frozenset(self._members)

@@ -4,6 +4,7 @@ import contextlib
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -68,3 +69,23 @@ def test_swallowed_interrupt_is_raised_and_the_handler_restored() -> None:
     with reraise_sigint():
         assert signal.getsignal(signal.SIGINT) is not before
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_interrupt_is_held_back_until_the_end_of_the_block() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), reraise_sigint(60.0):  # noqa: PT012 (the end raises)
+        signal.raise_signal(signal.SIGINT)
+        done.append("the rest of the start")
+    assert done
+
+
+@pytest.mark.parametrize(("held_s", "more"), [(0.05, 0), (60.0, 1)])
+def test_held_interrupt_is_raised_when_the_time_is_over_or_at_the_next(
+    held_s: float, more: int
+) -> None:
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt), reraise_sigint(held_s):  # noqa: PT012 (as above)
+        for _ in range(1 + more):
+            signal.raise_signal(signal.SIGINT)
+        time.sleep(30)
+    assert time.monotonic() - began < 20

@@ -85,10 +85,21 @@ def test_up_and_down_by_the_service_and_by_the_rule_without_it(serve_running):
         until(1)
         assert [one.path for one in received if "feedback" in one.path]
     # The service is gone: Serve's rule, two ongoing requests a replica.
-    pending = [handle.remote(4.0) for _ in range(6)]
-    until(3)
-    for one in pending:
-        one.result()
+    stopped.clear()
+
+    def wait_long():
+        while not stopped.is_set():
+            handle.remote(1.0).result()
+
+    waiting = [threading.Thread(target=wait_long) for _ in range(6)]
+    for thread in waiting:
+        thread.start()
+    try:
+        until(3)
+    finally:
+        stopped.set()
+        for thread in waiting:
+            thread.join()
     state = AwareState.model_validate(states[-1])
     assert state.application == f"{APP}/{SLEEPER}"
     assert any(AwareState.model_validate(one).steps.p99_s[-1] for one in states)
