@@ -17,6 +17,7 @@ from loadmaster.platform.cli.bench_charts import (
 )
 from loadmaster.platform.cli.bench_tables import print_figures
 from loadmaster.platform.cli.options import AsJson, UsageError, argument, option
+from loadmaster.platform.ray.cleanup import terminable
 from loadmaster.platform.ray.session import set_ray_env
 
 if TYPE_CHECKING:  # the command is parsed before anything heavy is imported
@@ -287,7 +288,7 @@ def bench(
             raise unknown_name("engine", system, STEERED)
         group = f"engines.{STEERED[system]}"
         given = seeds or 10, output or Path(f"results/bench/engines/{system}")
-    with progress() as show:
+    with terminable(), progress() as show:  # engines and services that were started are ended
         for name in GROUPS if group == "all" else (group,):
             module = import_module(f"loadmaster.platform.bench.{GROUPS.get(name, name)}")
             figures += module.measure(show, *given)

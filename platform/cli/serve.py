@@ -74,6 +74,7 @@ def serve(
     from loadmaster.envs.settings import build_settings
     from loadmaster.models.storage import check_local
     from loadmaster.platform.ray import serve_session as service
+    from loadmaster.platform.ray.cleanup import terminable
     from loadmaster.platform.ray.serve_settings import serve_arguments
     from loadmaster.platform.ray.session import ray_session, set_ray_env
     from loadmaster.serving.settings import ServeSettings
@@ -104,7 +105,7 @@ def serve(
     faults: list[str] = []
     with (
         service.private_umask(),
-        service.terminable(),
+        terminable(),
         session,
         service.until_stopped() as stopped,  # after Ray, which replaces the SIGTERM handler
         deployed,

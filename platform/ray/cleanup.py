@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, TextIO
@@ -53,6 +53,11 @@ def handled(handler: Callable[[int, FrameType | None], Any], *numbers: int) -> I
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+def terminable() -> AbstractContextManager[None]:
+    """Raise KeyboardInterrupt on SIGTERM, as on Ctrl-C."""
+    return handled(signal.default_int_handler, signal.SIGTERM)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -231,11 +231,6 @@ def private_umask() -> Iterator[None]:
         yield
     finally:
         os.umask(before)
-
-
-def terminable() -> AbstractContextManager[None]:
-    """Raise KeyboardInterrupt on SIGTERM, as on Ctrl-C."""
-    return handled(signal.default_int_handler, signal.SIGTERM)
 
 
 @contextmanager

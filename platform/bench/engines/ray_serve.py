@@ -185,7 +185,10 @@ def measure_real(
 ) -> Iterator[Figure]:
     """Runs of a real Serve: runs.csv and differences.csv."""
     rows: list[dict[str, Any]] = []
-    with serve_cluster(), bench_server({"aware": {"rule": HPA}}, report_step) as server:
+    with (
+        serve_cluster(dashboard=False),
+        bench_server({"aware": {"rule": HPA}}, report_step) as server,
+    ):
         client = Client(server.url, deadline_s=30.0)
         for repeat in range(repeats):
             client.pause("aware", tenant=tenant(HPA, repeat))  # the service's rule decides

@@ -52,13 +52,12 @@ def sleeper(options: dict[str, Any]) -> Any:
 def set_cluster_env() -> None:
     """Set variables that Ray reads at its import."""
     set_serve_env()
-    os.environ.setdefault("RAY_metrics_report_interval_ms", METRICS_MS)
     # Requests are sent from several event loops.
     os.environ["RAY_SERVE_RUN_ROUTER_IN_SEPARATE_LOOP"] = "1"
 
 
 @contextmanager
-def serve_cluster(cpus: int = 8) -> Iterator[str]:
+def serve_cluster(cpus: int = 8, dashboard: bool = True) -> Iterator[str]:
     """Run Ray and Serve; yield the URL of the dashboard. This process is connected to it."""
     set_cluster_env()
     import ray
@@ -70,7 +69,7 @@ def serve_cluster(cpus: int = 8) -> Iterator[str]:
             ray.init(
                 address="local",
                 num_cpus=cpus,
-                include_dashboard=True,
+                include_dashboard=dashboard,
                 dashboard_host=HERE,
                 dashboard_port=port,
                 object_store_memory=128 * 2**20,
@@ -88,6 +87,7 @@ def serve_cluster(cpus: int = 8) -> Iterator[str]:
 
 def main() -> None:
     """Run a cluster with one deployment."""
+    os.environ.setdefault("RAY_metrics_report_interval_ms", METRICS_MS)
     with serve_cluster(cpus=4) as url:
         from ray import serve
 

@@ -1,5 +1,6 @@
 """The benchmark command: its shape, and that its figures are measured, not remembered."""
 
+import signal
 from itertools import product
 from pathlib import Path
 from statistics import fmean
@@ -94,6 +95,25 @@ def test_bad_input(arguments: str, words: str, cli: Cli, here: Path, monkeypatch
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert words in cli.error(f"bench {arguments}")
     assert list(here.iterdir()) == []
+
+
+def test_sigterm_ends_what_was_started(cli: Cli, here: Path, monkeypatch: Patch) -> None:
+    from loadmaster.platform.bench.engines import slurm
+
+    ended = []
+
+    def measure(*_: object) -> list[Figure]:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        finally:
+            ended.append("the cluster")
+        return []
+
+    monkeypatch.setattr(slurm, "measure", measure)
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli("bench engines slurm", 130).err.endswith("interrupted\n")
+    assert ended
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 @pytest.mark.slow

@@ -233,7 +233,7 @@ def test_try_exits_with_1_and_one_line(
 ) -> None:
     replaced: dict[Any, Any] = {
         serve_settings: {"serve_arguments": systems},
-        serve_session: dict.fromkeys(("terminable", "until_stopped", "serving"), nullcontext())
+        serve_session: dict.fromkeys(("until_stopped", "serving"), nullcontext())
         | {"check_reachability": None, "set_serve_env": None, "wait_until_ready": True},
         session: {"set_ray_env": None, "ray_session": nullcontext()},
         command: {"try_systems": faults},
