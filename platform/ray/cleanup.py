@@ -61,6 +61,20 @@ def terminable() -> AbstractContextManager[None]:
 
 
 @contextmanager
+def keep_sigterm() -> Iterator[None]:
+    """Set the handler of SIGTERM again at the end of the block, unless it is the system's.
+
+    `ray.init` replaces it.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if callable(before) and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def reraise_sigint(held_s: float = 0.0) -> Iterator[None]:
     """Raise KeyboardInterrupt at the end of the block if Ctrl-C was swallowed inside.
 

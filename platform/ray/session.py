@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from loadmaster.envs.errors import InputError
-from loadmaster.platform.ray.cleanup import reraise_sigint
+from loadmaster.platform.ray.cleanup import keep_sigterm, reraise_sigint
 from loadmaster.platform.ray.head import AGENT_START, SLOW, TRIES, own_head
 from loadmaster.platform.ray.session_folder import session_folder
 from loadmaster.serving.jobs import access
@@ -104,14 +104,13 @@ def start_local(folder: Path, **options: Any) -> None:
     for _ in range(TRIES):
         before = psutil.Process().children(recursive=True)
         try:
-            with reraise_sigint(INIT_S):
+            with reraise_sigint(INIT_S), keep_sigterm():
                 ray.init(
                     address="local",
-                    include_dashboard=False,
                     log_to_driver=False,
                     logging_level="error",
                     _temp_dir=str(folder),
-                    **options,
+                    **{"include_dashboard": False, **options},
                 )
             return
         except Exception as fault:  # Ray has no class for it
@@ -137,7 +136,7 @@ def _joined(address: str, env: Mapping[str, str] | None = None) -> Iterator[None
         runtime_env["worker_process_setup_hook"] = f"{__name__}.{lower_priority.__name__}"
     try:
         try:
-            with reraise_sigint(INIT_S):
+            with reraise_sigint(INIT_S), keep_sigterm():
                 ray.init(
                     address=address,
                     log_to_driver=False,

@@ -16,7 +16,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -246,19 +245,18 @@ def _run(url: str, repeat: int) -> list[Arm]:
     due = REAL.arrivals(repeat)
     began = time.monotonic()
 
-    def load(name: str) -> tuple[list[float], int]:
-        return asyncio.run(_load(handles[name], due, began))
+    async def loads() -> list[tuple[list[float], int]]:
+        return await asyncio.gather(*(_load(handle, due, began) for handle in handles.values()))
 
     try:
-        counter = _ReplicaCounter(began + REAL.warm_up_s)
-        with counter, ThreadPoolExecutor(len(handles)) as pool:
-            loads = dict(zip(handles, pool.map(load, handles), strict=True))
+        with _ReplicaCounter(began + REAL.warm_up_s) as counter:
+            found = dict(zip(handles, asyncio.run(loads()), strict=True))
     finally:
         for name in handles:
             serve.delete(name)
     return [
         Arm(name, latencies_s, counter.seconds[name], failed)
-        for name, (latencies_s, failed) in loads.items()
+        for name, (latencies_s, failed) in found.items()
     ]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from loadmaster.platform.ray.head import HERE, free_ports
 from loadmaster.platform.ray.serve_session import set_serve_env
-from loadmaster.platform.ray.session import own_token
+from loadmaster.platform.ray.session import own_token, start_local
 from loadmaster.platform.ray.session_folder import session_folder
 
 METRICS_MS = "1000"  # from export to export; Ray's default is 10,000
@@ -66,16 +66,13 @@ def serve_cluster(cpus: int = 8, dashboard: bool = True) -> Iterator[str]:
     (port,) = free_ports(1)
     with session_folder() as folder, own_token():
         try:
-            ray.init(
-                address="local",
+            start_local(
+                folder,
                 num_cpus=cpus,
                 include_dashboard=dashboard,
                 dashboard_host=HERE,
                 dashboard_port=port,
                 object_store_memory=128 * 2**20,
-                log_to_driver=False,
-                logging_level="error",
-                _temp_dir=str(folder),
             )
             serve.start(proxy_location="Disabled")
             yield f"http://{HERE}:{port}"

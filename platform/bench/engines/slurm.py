@@ -170,12 +170,17 @@ def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> I
     if runs:
         report_step("slurm: short runs, which compile what decides")
         for arm in (RULE, POLICY):
-            run_arm(build_case(FIRST_SEED - 1, LOADS[0], 3), arm)
+            run_arm(build_case(FIRST_SEED - 1, LOADS[0], 3), arm, threading.Event())
     for first in range(0, len(runs), AT_ONCE):
         some = runs[first : first + AT_ONCE]
         report_step(f"slurm: runs {first + 1} to {first + len(some)} of {len(runs)}")
+        over = threading.Event()
         with ThreadPoolExecutor(len(some)) as pool:
-            new = [row for one in pool.map(lambda run: run_arm(*run), some) for row in one]
+            try:
+                results = pool.map(lambda run, over=over: run_arm(run[0], run[1], over), some)
+                new = [row for one in results for row in one]
+            finally:
+                over.set()  # one failed, or Ctrl-C: the others end too
         rows = pd.concat([rows, pd.DataFrame(new)]).sort_values(["load", "seed", "arm", "job"])
         write_tables(folder, {file.name: rows})
     report_step("slurm: the same jobs in the simulator")
@@ -185,8 +190,11 @@ def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> I
         yield from figures(f"engines/slurm/load-{load:g}", found)
 
 
-def run_arm(case: Case, arm: str) -> list[dict[str, Any]]:
-    """Submit the jobs at their times to a cluster of this arm; a row for each job."""
+def run_arm(case: Case, arm: str, over: threading.Event) -> list[dict[str, Any]]:
+    """Submit the jobs at their times to a cluster of this arm; a row for each job.
+
+    Ends early, with InterruptedError, where `over` is set.
+    """
     weighted = arm == WEIGHTS
     machines = [
         Machine(kind.lower(), GPUS, 1 + place if weighted else 1)
@@ -208,7 +216,7 @@ def run_arm(case: Case, arm: str) -> list[dict[str, Any]]:
         submitted = list[float]()
         for job in range(len(case.jobs.gpu)):
             due_s = began_s + float(case.jobs.arrival_s[job]) / PACE
-            time.sleep(max(due_s - time.time(), 0.0))
+            _wait(over, due_s - time.time())
             submitted.append(time.time())
             _submit(cluster, case.jobs, job)
         ends = [cluster.folder / f"{job}.end" for job in range(len(submitted))]
@@ -216,7 +224,7 @@ def run_arm(case: Case, arm: str) -> list[dict[str, Any]]:
         while not all(path.exists() for path in ends):
             if time.time() > limit_s:
                 raise InputError(f"the jobs of {arm} did not end within an hour")
-            time.sleep(0.5)
+            _wait(over, 0.5)
         return [
             {
                 "load": case.load, "seed": case.seed, "arm": arm, "job": job,
@@ -231,6 +239,11 @@ def run_arm(case: Case, arm: str) -> list[dict[str, Any]]:
             }
             for job in range(len(submitted))
         ]  # fmt: skip
+
+
+def _wait(over: threading.Event, seconds: float) -> None:
+    if over.wait(max(seconds, 0.0)):
+        raise InterruptedError("the other runs were ended")
 
 
 def _stops(end: Path) -> int:
