@@ -102,17 +102,21 @@ class Cluster:
 
     def bindings(self) -> Counter[str]:
         """How often each pod was bound, by kube-scheduler's events."""
-        events = [one for one in self.admin.list(EVENTS) if one.get("reason") == "Scheduled"]
-        return Counter(one["involvedObject"]["name"] for one in events)
+        return Counter(one["involvedObject"]["name"] for one in self._events("Scheduled"))
 
     def failures(self, name: str) -> str:
         """Messages of kube-scheduler about a pod that waits."""
-        found = [
+        return "; ".join(
             one.get("message") or ""
-            for one in self.admin.list(EVENTS)
-            if one["involvedObject"]["name"] == name and one.get("reason") == "FailedScheduling"
-        ]
-        return "; ".join(found)
+            for one in self._events("FailedScheduling")
+            if one["involvedObject"]["name"] == name
+        )
+
+    def _events(self, reason: str) -> list[dict[str, Any]]:
+        """Events about pods that are there; those of others may come late, from a test before."""
+        pods = {one["metadata"]["uid"] for one in self.pods().values()}
+        found = [one for one in self.admin.list(EVENTS) if one.get("reason") == reason]
+        return [one for one in found if one["involvedObject"].get("uid") in pods]
 
     def clear(self) -> None:
         for name in self.pods():

@@ -36,7 +36,7 @@ def test_pods_start_in_the_order_and_on_the_nodes_of_decisions(cluster: Cluster)
     decider.decision = decide(place("b", "n2"), wait=1)
     steered.step_until(lambda _: cluster.node("b"))
     assert (cluster.node("a"), cluster.node("b")) == ("", "n2")
-    wait_for(lambda: "loadmaster: waits; decider: because" in cluster.failures("a"))
+    steered.step_until(lambda _: "loadmaster: waits; decider: because" in cluster.failures("a"))
     steered.engine.release()
     wait_for(lambda: cluster.node("a"))
     assert cluster.bindings() == {"a": 1, "b": 1}
