@@ -105,12 +105,14 @@ class Cluster:
         return Counter(one["involvedObject"]["name"] for one in self._events("Scheduled"))
 
     def failures(self, name: str) -> str:
-        """Messages of kube-scheduler about a pod that waits."""
-        return "; ".join(
-            one.get("message") or ""
-            for one in self._events("FailedScheduling")
-            if one["involvedObject"]["name"] == name
-        )
+        """Messages of kube-scheduler about a pod that waits, in events and in the pod itself.
+
+        Events of one reason are joined for some minutes; they keep the first message.
+        """
+        conditions = self.admin.get(f"{PODS}/{name}")["status"].get("conditions") or []
+        events = self._events("FailedScheduling")
+        about = [one for one in events if one["involvedObject"]["name"] == name]
+        return "; ".join(one.get("message") or "" for one in (*conditions, *about))
 
     def _events(self, reason: str) -> list[dict[str, Any]]:
         """Events about pods that are there; those of others may come late, from a test before."""
@@ -177,13 +179,13 @@ class Steered:
     def step(self) -> StepResult:
         return self.steerer.step(self.engine, time.time())
 
-    def step_until(self, check: Callable[[StepResult], Any]) -> Any:
+    def step_until(self, check: Callable[[StepResult], Any], seconds: float = WAIT_S) -> Any:
         def stepped() -> Any:
             result = self.step()
             assert not result.degraded, result
             return check(result)
 
-        return wait_for(stepped)
+        return wait_for(stepped, seconds)
 
     def is_live(self, result: StepResult | None = None) -> bool:
         return bool(self.table.counts()["live"])

@@ -18,6 +18,9 @@ from tests.platform.steering.test_jobs import Decider
 pytestmark = [pytest.mark.slow, pytest.mark.engine("kubernetes")]
 
 
+RETRIED_S = 120.0  # kube-scheduler tries pods again without an event after 60 to 90 s
+
+
 def place(name: str, node: str) -> dict[str, Any]:
     return {"job": f"team/{name}", "placements": [{"machine": node, "instances": 1}]}
 
@@ -36,7 +39,8 @@ def test_pods_start_in_the_order_and_on_the_nodes_of_decisions(cluster: Cluster)
     decider.decision = decide(place("b", "n2"), wait=1)
     steered.step_until(lambda _: cluster.node("b"))
     assert (cluster.node("a"), cluster.node("b")) == ("", "n2")
-    steered.step_until(lambda _: "loadmaster: waits; decider: because" in cluster.failures("a"))
+    reason = "loadmaster: waits; decider: because"
+    steered.step_until(lambda _: reason in cluster.failures("a"), RETRIED_S)
     steered.engine.release()
     wait_for(lambda: cluster.node("a"))
     assert cluster.bindings() == {"a": 1, "b": 1}
