@@ -120,7 +120,7 @@ def test_sigterm_ends_what_was_started(cli: Cli, here: Path, monkeypatch: Patch)
 def test_reading_is_compared_with_the_model(cli: Cli, monkeypatch: Patch) -> None:
     from loadmaster.platform.bench import reading
 
-    monkeypatch.setattr(reading, "TURN_S", 0.005)
+    monkeypatch.setattr(reading, "TURN_S", 0.01)
     results = cli.json("bench reading")["results"]
     found = {one["name"].removeprefix("reading/"): one for one in results}
     for system, example in product(("decima", "das"), ("small", "large")):
@@ -128,9 +128,9 @@ def test_reading_is_compared_with_the_model(cli: Cli, monkeypatch: Patch) -> Non
         values = {part: found[f"{system}/{example}/{part}"]["value"] for part in parts}
         assert all(value > 0 for value in values.values())
         assert values["msgpack/kb"] < values["json/kb"]
-        assert values["options/ms"] < values["decide/ms"], "a few bytes of what is decided from"
+        assert values["options/ms"] < values["json/ms"] < values["decide/ms"]
     for system in ("decima", "das"):
-        assert found[f"{system}/large/json/share_of_model"]["value"] > 0
+        assert found[f"{system}/large/json/share_of_model"]["value"] < 0.7
         assert found[f"{system}/large/json/ms"]["peer"] is not None
 
 

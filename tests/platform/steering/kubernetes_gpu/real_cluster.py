@@ -105,14 +105,10 @@ class Cluster:
         return Counter(one["involvedObject"]["name"] for one in self._events("Scheduled"))
 
     def failures(self, name: str) -> str:
-        """Messages of kube-scheduler about a pod that waits, in events and in the pod itself.
-
-        Events of one reason are joined for some minutes; they keep the first message.
-        """
-        conditions = self.admin.get(f"{PODS}/{name}")["status"].get("conditions") or []
+        """Messages of kube-scheduler's events about a pod that waits."""
         events = self._events("FailedScheduling")
         about = [one for one in events if one["involvedObject"]["name"] == name]
-        return "; ".join(one.get("message") or "" for one in (*conditions, *about))
+        return "; ".join(one.get("message") or "" for one in about)
 
     def _events(self, reason: str) -> list[dict[str, Any]]:
         """Events about pods that are there; those of others may come late, from a test before."""

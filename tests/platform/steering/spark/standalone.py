@@ -73,10 +73,11 @@ def standalone_cluster(spark: Path, folder: Path, cores: int) -> Iterator[Standa
 def _await(cluster: Standalone, workers: int) -> None:
     end_s = time.monotonic() + READY_S
     while True:
+        found: object
         try:
-            if cluster.state()["aliveworkers"] >= workers:
+            if (found := cluster.state()["aliveworkers"]) >= workers:
                 return
-        except OSError:
-            pass
-        assert time.monotonic() < end_s, "the cluster did not start"
+        except OSError as silent:
+            found = silent
+        assert time.monotonic() < end_s, f"{workers} workers expected; the master: {found}"
         time.sleep(0.2)
