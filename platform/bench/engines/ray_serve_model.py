@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from loadmaster.platform.bench.engines.ray_serve_load import Arrival
 from loadmaster.platform.steering.ray_serve.decider import Decider
 from loadmaster.platform.steering.ray_serve.exported_metrics import NodeMetrics, Readings
 from loadmaster.platform.steering.ray_serve.policy import ServicePolicy
@@ -30,8 +31,6 @@ from loadmaster.serving.systems.aware.system import ENDPOINT
 BOUNDS_S = (0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 1.0, 2.0, 5.0, 10.0, 60.0, math.inf)  # as Serve's
 MAX_ONGOING = 5  # of a replica; it works on one at a time
 TICK_S = 0.5  # Serve's is 0.1
-
-Arrival = tuple[float, float]  # time and work, s
 
 
 @dataclass(frozen=True)
