@@ -23,6 +23,7 @@ from loadmaster.platform.bench.engines.ray_serve_load import (
     AWARE,
     DEFAULT,
     DOWN_S,
+    EXPORT_S,
     HOURS,
     HPA,
     LOOK_BACK_S,
@@ -85,7 +86,7 @@ def in_model(load: Load, seed: int) -> Iterator[Arm]:
 
 def models(load: Load, seed: int) -> Mapping[str, ServeModel]:
     """A deployment for each policy."""
-    rest = load.bounds, START_S / load.speed, seed
+    rest = load.bounds, START_S / load.speed, EXPORT_S / load.speed, seed
     look_back_s, up_s, down_s = (one / load.speed for one in (LOOK_BACK_S, UP_S, DOWN_S))
     default = Config(upscale_delay_s=up_s, downscale_delay_s=down_s, look_back_period_s=look_back_s)
     tuned = replace(

@@ -17,6 +17,7 @@ from loadmaster.platform.ray.head import HERE, free_ports
 from loadmaster.platform.ray.serve_session import set_serve_env
 from loadmaster.platform.ray.session import own_token, start_local
 from loadmaster.platform.ray.session_folder import session_folder
+from loadmaster.platform.steering.ray_serve.settings import EXPORT_VARIABLE
 
 METRICS_MS = "1000"  # from export to export; Ray's default is 10,000
 SLEEPER = "Sleeper"
@@ -84,7 +85,7 @@ def serve_cluster(cpus: int = 8, dashboard: bool = True) -> Iterator[str]:
 
 def main() -> None:
     """Run a cluster with one deployment."""
-    os.environ.setdefault("RAY_metrics_report_interval_ms", METRICS_MS)
+    os.environ.setdefault(EXPORT_VARIABLE, METRICS_MS)
     with serve_cluster(cpus=4) as url:
         from ray import serve
 

@@ -23,6 +23,7 @@ LONGEST = 6.0  # of the work, in means
 TUNED_TARGET, TUNED_DOWN_S = 1.0, 60.0  # by hand: half the target, down after a minute
 
 UP_S, DOWN_S, LOOK_BACK_S, METRICS_S = 30.0, 600.0, 30.0, 10.0  # Serve's defaults
+EXPORT_S = 10.0  # of the nodes' metrics, Ray's default
 QUEUED_S = 15.0  # default of the policy class
 
 
@@ -44,6 +45,7 @@ class Load:
             "slo_s": GIVEN_SLO_S[policy],
             "slots": 1.0,
             "request_s": WORK_S,
+            "export_s": EXPORT_S / self.speed,
             "step_s": TRAINED_STEP_S / self.speed,
             "queued_s": QUEUED_S / self.speed,
             "rule_upscale_delay_s": UP_S / self.speed,

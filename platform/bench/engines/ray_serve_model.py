@@ -2,17 +2,19 @@
 
 The policy class, its history and the shipped policy are the real ones, with a clock of the model.
 Of Serve the model has the router (power of two choices, `max_ongoing_requests`, a queue), the mean
-of ongoing requests over the look-back period, delays, bounds, and replicas that take time to start.
+of ongoing requests over the look-back period, delays, bounds, replicas that take time to start, and
+counters that are exported every 10 s only.
 It runs hours in seconds, so it shows what minutes on a busy machine cannot.
 """
 
 from __future__ import annotations
 
+import copy
 import heapq
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -85,11 +87,12 @@ class ServeModel:
         config: Config,
         bounds: tuple[int, int],
         start_s: float,
+        export_s: float,
         seed: int,
     ) -> None:
         self.now_s, self.config = 0.0, config
         self.policy: Callable[[Any], tuple[float, Any]] = lambda context: (0.0, {})
-        self._bounds, self._start_s = bounds, start_s
+        self._bounds, self._start_s, self._export_s = bounds, start_s, export_s
         self._rng = np.random.default_rng(seed)
         self.replicas: list[Replica] = []
         self._queue: deque[Arrival] = deque()
@@ -99,6 +102,7 @@ class ServeModel:
         self._due: tuple[int, float] = (0, 0.0)  # direction, since when
         self.readings = Readings(0.0, {"all": 0.0}, {"all": 0.0}, {"all": 0.0})
         self.readings.buckets = {bound_s: {"all": 0.0} for bound_s in BOUNDS_S}
+        self.exported = copy.deepcopy(self.readings)
         self.on_tick: Callable[[], None] = lambda: None
 
     def run(self, arrivals: Sequence[Arrival], warm_up_s: float) -> tuple[float, list[float]]:
@@ -110,6 +114,8 @@ class ServeModel:
             while tick_s <= at_s:
                 self._finish(tick_s, latencies, warm_up_s)
                 self.now_s = tick_s
+                if tick_s >= self.exported.at_s + self._export_s:
+                    self.exported = copy.deepcopy(replace(self.readings, at_s=tick_s))
                 if tick_s >= warm_up_s:
                     replica_s += TICK_S * len(self.replicas)
                 self._autoscale()
@@ -224,17 +230,15 @@ class ModelMetrics(NodeMetrics):
         self._model = model
 
     def read(self, addresses: Sequence[str], application: str, deployment: str) -> Readings:
-        now = self._model.readings
-        return Readings(
-            self._model.now_s, dict(now.arrivals), dict(now.done), dict(now.busy_s),
-            {bound_s: dict(series) for bound_s, series in now.buckets.items()},
-        )  # fmt: skip
+        return replace(self._model.exported, at_s=self._model.now_s)
 
 
-def by_serve(config: Config, bounds: tuple[int, int], start_s: float, seed: int) -> ServeModel:
+def by_serve(
+    config: Config, bounds: tuple[int, int], start_s: float, export_s: float, seed: int
+) -> ServeModel:
     """A deployment with Serve's default policy."""
     rule = OngoingRequestsRule(0.0, 0.0)  # the same formula, with the delays of the config
-    model = ServeModel(config, bounds, start_s, seed)
+    model = ServeModel(config, bounds, start_s, export_s, seed)
     model.policy = lambda context: (rule.replicas(context, model.now_s), {})
     return model
 
@@ -245,10 +249,11 @@ def by_policy(
     config: Config,
     bounds: tuple[int, int],
     start_s: float,
+    export_s: float,
     seed: int,
 ) -> ServeModel:
     """A deployment with the policy class, which the policy `decides` for."""
-    model = ServeModel(config, bounds, start_s, seed)
+    model = ServeModel(config, bounds, start_s, export_s, seed)
     made: list[Decider] = []
 
     def decider(name: str, given: Any) -> Decider:

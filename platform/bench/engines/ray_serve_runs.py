@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import threading
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import get_context
@@ -24,6 +26,7 @@ from loadmaster.platform.bench.engines.ray_serve_cluster import SLEEPER, serve_c
 from loadmaster.platform.bench.engines.ray_serve_load import (
     DEFAULT,
     DOWN_S,
+    EXPORT_S,
     GIVEN_SLO_S,
     HPA,
     LOOK_BACK_S,
@@ -38,6 +41,7 @@ from loadmaster.platform.bench.engines.ray_serve_load import (
 )
 from loadmaster.platform.ray.cleanup import ray_output_in, terminable
 from loadmaster.platform.steering.ray_serve.policy import autoscaling_policy
+from loadmaster.platform.steering.ray_serve.settings import EXPORT_VARIABLE
 from loadmaster.serving.client import Client
 
 CORES = 3  # of a run: a replica that starts takes 5 s of a core, and five policies start dozens
@@ -80,10 +84,20 @@ def real_runs(report_step: Callable[[str], None], repeats: int, folder: Path) ->
 
 
 def _send_runs(writer: Connection, repeats: Sequence[int], log: Path) -> None:
-    """Run these repeats one after the other, and send the rows of each."""
+    """Run these repeats one after the other, and send the rows of each; faults go to the log."""
     os.setsid()  # Ctrl-C reaches the parent only, which sends SIGTERM: once, not in the clean-up
+    with ray_output_in(log):
+        try:
+            for repeat, found in _runs(repeats):
+                writer.send([arm.row(repeat) for arm in found])
+        except BaseException:
+            traceback.print_exc()
+            sys.exit(1)
+
+
+def _runs(repeats: Sequence[int]) -> Iterator[tuple[int, list[Arm]]]:
+    os.environ[EXPORT_VARIABLE] = f"{1000 * EXPORT_S / REAL.speed:.0f}"
     with (
-        ray_output_in(log),
         terminable(),
         serve_cluster(dashboard=False),
         bench_server({"aware": {"rule": HPA}}, print) as server,
@@ -91,8 +105,7 @@ def _send_runs(writer: Connection, repeats: Sequence[int], log: Path) -> None:
         client = Client(server.url, deadline_s=30.0)
         for repeat in repeats:
             client.pause("aware", tenant=tenant(HPA, repeat))  # the service's rule decides
-            writer.send([arm.row(repeat) for arm in _run(server.url, repeat)])
-    writer.close()
+            yield repeat, _run(server.url, repeat)
 
 
 def arms(url: str, repeat: int) -> Mapping[str, dict[str, Any]]:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from loadmaster.platform.steering.ray_serve.exported_metrics import (
@@ -121,7 +121,7 @@ class History:
         steps = _without_gaps([_step(part, self._settings) for part in _by_step(intervals)])
         if view is None or not steps:
             return None
-        rows = [self._report(one) for one in intervals]
+        rows = [self._report(one) for one in _pooled(intervals, self._settings.pooled)]
         if all(row["requests"] is None for row in rows[-REPORTS_PER_STEP:]):
             return None
         scale = self._settings.scale
@@ -219,6 +219,22 @@ def _changes(before: Readings | None, after: Readings | None) -> dict[str, Any]:
         "cpu_m": after.cpu_m,
         "memory_mib": after.memory_mib,
     }
+
+
+def _pooled(intervals: Sequence[Interval], count: int) -> Iterator[Interval]:
+    """Each interval with the rates of the `count` that end with it, less those without metrics."""
+    for end, one in enumerate(intervals, start=1):
+        known = [each for each in intervals[max(end - count, 0) : end] if each.requests is not None]
+        if one.requests is None or count == 1:
+            yield one
+            continue
+        share = one.seconds / sum(each.seconds for each in known)
+        yield replace(
+            one,
+            requests=share * sum(each.requests or 0.0 for each in known),
+            done=share * sum(each.done or 0.0 for each in known),
+            busy_s=share * sum(each.busy_s or 0.0 for each in known),
+        )
 
 
 def _by_step(intervals: Sequence[Interval]) -> list[Sequence[Interval]]:

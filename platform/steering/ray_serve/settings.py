@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Literal, Self
 
@@ -13,6 +14,11 @@ from loadmaster.serving.client.clients import DEFAULT_URL
 Mode = Literal["watch", "shadow", "act"]  # as in platform/steering/core.py, which imports more
 TRAINED_STEP_S = 60.0  # a control step of the shipped policies
 REPORTS_PER_STEP = 4
+EXPORT_VARIABLE = "RAY_metrics_report_interval_ms"
+EXPORT_MS = 10_000  # Ray's default
+# A report covers a whole number of exports to within this share, or so many that a part of one
+# matters little, or so many intervals.
+WHOLE, ENOUGH_EXPORTS, MOST_POOLED = 0.02, 10.0, 8
 
 
 class DeploymentSettings(Settings):
@@ -55,6 +61,13 @@ class DeploymentSettings(Settings):
         description="Counts a request as so many short ones, which divides all latencies of a "
         "state. The shipped policy knows requests of 5 to 450 ms in a state's time.",
     )
+    export_s: float | None = Field(
+        default=None,
+        gt=0,
+        le=3600,
+        description="Seconds from export to export of a node's metrics. Default: the variable "
+        f"{EXPORT_VARIABLE}, else 10, as Ray has it.",
+    )
     cpus: float = Field(
         default=1.0, gt=0, le=1e4, description="Cores of a replica, for capacity cpu."
     )
@@ -79,6 +92,20 @@ class DeploymentSettings(Settings):
     def interval_s(self) -> float:
         """Seconds from report to report."""
         return self.step_s / REPORTS_PER_STEP
+
+    @property
+    def pooled(self) -> int:
+        """Intervals that a report is the mean of, so that it covers whole exports.
+
+        An interval of 15 s has one or two exports of 10 s, so its rate is wrong by a third.
+        """
+        export_s = self.export_s or float(os.environ.get(EXPORT_VARIABLE, EXPORT_MS)) / 1000.0
+        for count in range(1, MOST_POOLED):
+            exports = count * self.interval_s / export_s
+            whole = round(exports)
+            if exports >= ENOUGH_EXPORTS or (whole and abs(exports - whole) < WHOLE * whole):
+                return count
+        return MOST_POOLED
 
 
 class PolicySettings(DeploymentSettings):

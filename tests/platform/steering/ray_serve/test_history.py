@@ -12,7 +12,7 @@ from loadmaster.platform.steering.ray_serve.exported_metrics import (
     readings_of,
 )
 from loadmaster.platform.steering.ray_serve.history import History, View
-from loadmaster.platform.steering.ray_serve.settings import DeploymentSettings
+from loadmaster.platform.steering.ray_serve.settings import EXPORT_VARIABLE, DeploymentSettings
 from loadmaster.serving.client import ServiceError
 from loadmaster.serving.systems.aware.schema import AwareOutcome, AwareState
 from tests.platform.steering.ray_serve.fakes import Clock, Nodes, http_server
@@ -65,6 +65,44 @@ def test_times_are_scaled_to_the_step_and_latencies_to_the_parts():
     assert state.steps.p99_s[-1] == pytest.approx(0.199 * 4 / 2, abs=4e-3)
     # Four times the rate: the same work a request, in a state's seconds, in two parts.
     assert state.reports.used_cpu_m[-1] == pytest.approx(1000 * 12 * 0.2 / 3.75)
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),
+    [
+        ({}, 2),  # 30 s are three exports of 10 s
+        ({"step_s": 30.0}, 4),
+        ({"step_s": 240.0}, 1),
+        ({"export_s": 15.0}, 1),
+        ({"export_s": 1.0}, 1),
+        ({"export_s": 7.0}, 5),  # never whole: ten exports or more
+        ({"step_s": 2.0}, 8),
+    ],
+)
+def test_a_report_covers_whole_exports(settings, count, monkeypatch):
+    monkeypatch.delenv(EXPORT_VARIABLE, raising=False)
+    assert DeploymentSettings(**settings).pooled == count
+
+
+def test_period_of_exports_is_the_one_that_ray_is_given(monkeypatch):
+    monkeypatch.setenv(EXPORT_VARIABLE, "1000")
+    assert DeploymentSettings().pooled == 1
+    assert DeploymentSettings(export_s=10.0).pooled == 2
+
+
+def test_exports_that_are_rarer_than_reports_leave_rates_as_they_are():
+    settings = DeploymentSettings(step_s=30.0, export_s=10.0)
+    history, nodes = History("shop/Model", settings), Nodes(done={"a": 0.0, "b": 0.0})
+    for number in range(17):
+        at_s = number * settings.interval_s
+        exported_s = 10.0 * (at_s // 10.0)
+        nodes.arrivals = 4.0 * exported_s
+        nodes.done = {"a": 2.0 * exported_s, "b": 2.0 * exported_s}
+        history.add(view(at_s), readings(nodes, at_s))
+    reports = AwareState.model_validate(history.document(at_s)).reports
+    # Two seconds of a state are one: 7.5 s of four requests a second, each of 0.2 s.
+    assert reports.requests[4:] == pytest.approx([30.0] * 12)
+    assert reports.used_cpu_m[4:] == pytest.approx([800.0] * 12)
 
 
 def test_wait_for_a_replica_is_part_of_the_latency():
@@ -179,7 +217,7 @@ def test_samples_of_other_deployments_and_damaged_lines_are_left_out():
 def test_node_that_answers_late_or_returns_counts_from_then_on():
     clock = Clock()
     metrics = NodeMetrics(clock=clock)
-    history = History("shop/Model", DeploymentSettings())
+    history = History("shop/Model", DeploymentSettings(export_s=15.0))
     nodes = [Nodes(arrivals=1e6, done={"a": 1e6}), Nodes(arrivals=2e6, done={"b": 2e6})]
     down = [False, True]
 

@@ -44,19 +44,26 @@ def test_policies_that_know_more_are_predicted_to_be_ahead() -> None:
     assert found[f"slurm/{bench.POLICY}-against-{bench.FIFO}/percent"] == pytest.approx(-50)
 
 
-def _rows(cases: list[Case]) -> pd.DataFrame:
+def test_measured_delay_of_starts_is_work_in_the_simulator() -> None:
+    case = build_case(bench.FIRST_SEED, 1.0, 4)
+    at_once, late = (bench.compare([case], _rows([case], delay_s)) for delay_s in (0.0, 500.0))
+    assert set(late.start_delay_s) == {500.0}
+    added = (late.simulated_completion_s - at_once.simulated_completion_s).dropna()
+    assert (added >= 500.0 - 1e-6).all()  # more on GPUs that are slower than a V100
+
+
+def _rows(cases: list[Case], delay_s: float = 0.0) -> pd.DataFrame:
     """Every job runs at once, and twice as long where nobody steers."""
     rows = []
     for case in cases:
         for arm in bench.ARMS:
             took_s = case.jobs.duration_s * (2 if arm in bench.OWN else 1)
-            for begin_s, end_s in zip(
-                case.jobs.arrival_s, case.jobs.arrival_s + took_s, strict=True
-            ):
+            for job, begin_s in enumerate(case.jobs.arrival_s):
                 rows.append(
                     {
-                        "load": case.load, "seed": case.seed, "arm": arm,
-                        "submit_s": begin_s, "start_s": begin_s, "end_s": end_s,
+                        "load": case.load, "seed": case.seed, "arm": arm, "job": job,
+                        "submit_s": begin_s, "start_s": begin_s + delay_s,
+                        "end_s": begin_s + took_s[job],
                     }
                 )  # fmt: skip
     return pd.DataFrame(rows)
