@@ -45,6 +45,7 @@ class ServicePolicy:
         self._gauge: Any = None
         self._shown: tuple[Any, ...] = ()
         self._queued_since_s: float | None = None
+        self._floor, self._floor_ends_s = 0.0, -math.inf
         try:
             self.settings: PolicySettings | None = build_settings(PolicySettings, settings)
         except InputError as fault:
@@ -74,13 +75,11 @@ class ServicePolicy:
         answer = decider.answer
         if answer is not None and not 0 <= now_s - answer.at_s <= settings.fresh_s:
             answer = None
-        floor = self._has_queue(settings, view)
+        floor = self._floor_of(settings, view, rule)
         if settings.mode != "act" or answer is None or context.current_num_replicas == 0:
             found = rule
         else:
-            found = float(min(max(answer.replicas, view.low), view.high))
-            if floor:
-                found = max(found, float(math.ceil(rule)))
+            found = max(float(min(max(answer.replicas, view.low), view.high)), floor)
         # Serve keeps to its bounds, so values beyond them are no news.
         within = [float(min(max(one, view.low), view.high)) for one in (rule, found)]
         self._show(decider.name, settings, answer, *within)
@@ -98,14 +97,22 @@ class ServicePolicy:
             float(context.total_queued_requests or 0.0),
         )
 
-    def _has_queue(self, settings: PolicySettings, view: View) -> bool:
-        """Whether requests have waited for a replica for `queued_s`."""
-        if settings.queued_s is None or (view.queued or 0.0) < 1.0:
+    def _floor_of(self, settings: PolicySettings, view: View, rule: float) -> float:
+        """What the rule wants once requests have waited for a replica for `queued_s`.
+
+        It stays for a control step after the last of them: replicas that start would be stopped
+        before a decision has seen them.
+        """
+        if settings.queued_s is None:
+            return 0.0
+        if (view.queued or 0.0) < 1.0:
             self._queued_since_s = None
-            return False
-        if self._queued_since_s is None:
+        elif self._queued_since_s is None:
             self._queued_since_s = view.at_s
-        return view.at_s - self._queued_since_s >= settings.queued_s
+        since_s = self._queued_since_s
+        if since_s is not None and view.at_s - since_s >= settings.queued_s:
+            self._floor, self._floor_ends_s = float(math.ceil(rule)), view.at_s + settings.step_s
+        return self._floor if view.at_s < self._floor_ends_s else 0.0
 
     def _started(self, settings: PolicySettings, context: Any) -> Decider:
         """The decider, whose thread ends with this object or with its process."""
