@@ -128,8 +128,8 @@ class PolicySettings(DeploymentSettings):
     queued_s: float | None = Field(
         default=15.0,
         ge=0,
-        description="Once requests have waited for a replica so long, and for a control step after, "
-        "there are never fewer replicas than the rule wants. null: no such floor.",
+        description="Once requests have waited for a replica so long, and for a control step "
+        "after, there are never fewer replicas than the rule wants. null: no such floor.",
     )
     rule_upscale_delay_s: float = Field(
         default=0.0,
