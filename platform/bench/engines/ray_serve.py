@@ -27,7 +27,6 @@ from loadmaster.platform.bench.engines.ray_serve_load import (
     HOURS,
     HPA,
     LOOK_BACK_S,
-    LOOSE,
     POLICIES,
     REAL,
     TUNED,
@@ -95,13 +94,12 @@ def models(load: Load, seed: int) -> Mapping[str, ServeModel]:
         downscale_delay_s=TUNED_DOWN_S / load.speed,
     )
     at_once = replace(default, upscale_delay_s=0.0, downscale_delay_s=0.0)
-    aware = ENDPOINT.policy(pretrained_folder() / AWARE)
-    policies = {AWARE: aware, LOOSE: aware, HPA: ENDPOINT.rule(HPA)}
+    policies = {AWARE: ENDPOINT.policy(pretrained_folder() / AWARE), HPA: ENDPOINT.rule(HPA)}
     return {
         DEFAULT: by_serve(default, *rest),
         TUNED: by_serve(tuned, *rest),
         **{
-            name: by_policy(one, load.deployment(name), at_once, *rest)
+            name: by_policy(one, load.deployment(), at_once, *rest)
             for name, one in policies.items()
         },
     }

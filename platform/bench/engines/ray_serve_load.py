@@ -13,12 +13,8 @@ from loadmaster.platform.steering.ray_serve.settings import TRAINED_STEP_S
 
 Arrival = tuple[float, float]  # time and work, s
 
-DEFAULT, TUNED = "serve-default", "serve-tuned"
-AWARE, LOOSE, HPA = "aware", "aware-loose", "hpa"
-POLICIES = DEFAULT, TUNED, AWARE, LOOSE, HPA
+POLICIES = DEFAULT, TUNED, AWARE, HPA = "serve-default", "serve-tuned", "aware", "hpa"
 WORK_S, SLO_S = 0.2, 2.8  # the SLO is three times the p99 of a request alone
-# What the policy class is given: AWARE keeps a p99 of about half of that.
-GIVEN_SLO_S = {AWARE: SLO_S, LOOSE: 2.0 * SLO_S, HPA: SLO_S}
 LONGEST = 6.0  # of the work, in means
 TUNED_TARGET, TUNED_DOWN_S = 1.0, 60.0  # by hand: half the target, down after a minute
 
@@ -39,10 +35,11 @@ class Load:
     warm_up_s: float = 180.0  # before the peak, at the low rate; not counted
     noise: float = 0.06
 
-    def deployment(self, policy: str) -> dict[str, Any]:
+    def deployment(self) -> dict[str, Any]:
         """Settings of the policy class."""
         return {
-            "slo_s": GIVEN_SLO_S[policy],
+            "slo_s": SLO_S,
+            "parts": self.speed,  # so that a request is as short as those of the training
             "slots": 1.0,
             "request_s": WORK_S,
             "export_s": EXPORT_S / self.speed,

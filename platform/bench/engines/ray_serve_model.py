@@ -59,10 +59,14 @@ class Replica:
 
 
 class InProcess:
-    """The decision service without HTTP: a policy of the endpoint, which remembers."""
+    """The decision service without HTTP: a policy of the endpoint, which remembers.
+
+    As in the service, its rule decides for applications that are unlike those of the training.
+    """
 
     def __init__(self, policy: Policy) -> None:
         self._policy, self._memory = policy, None
+        self._rule = ENDPOINT.rule(ENDPOINT.rules[0])
 
     def decide(self, system: str, state: Any, mode: Any = "active", **options: Any) -> Decision:
         parsed = ENDPOINT.state.model_validate(state)
@@ -70,6 +74,8 @@ class InProcess:
         policy: Any = self._policy
         found = policy.decide(parsed, self._memory) if remembers else policy.decide(parsed)
         self._memory = found.memory
+        if found.unknown:
+            found = self._rule.decide(parsed)
         return Decision(
             id="", decision=found.decision.model_dump(), source="policy",
             reason=Reason(found.explanation.summary), policy=PolicyName("model"), latency_ms=0.0,

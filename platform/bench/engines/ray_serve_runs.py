@@ -24,10 +24,10 @@ from loadmaster.envs.errors import InputError
 from loadmaster.platform.bench.bench_server import bench_server
 from loadmaster.platform.bench.engines.ray_serve_cluster import SLEEPER, serve_cluster, sleeper
 from loadmaster.platform.bench.engines.ray_serve_load import (
+    AWARE,
     DEFAULT,
     DOWN_S,
     EXPORT_S,
-    GIVEN_SLO_S,
     HPA,
     LOOK_BACK_S,
     METRICS_S,
@@ -44,7 +44,7 @@ from loadmaster.platform.steering.ray_serve.policy import autoscaling_policy
 from loadmaster.platform.steering.ray_serve.settings import EXPORT_VARIABLE
 from loadmaster.serving.client import Client
 
-CORES = 3  # of a run: a replica that starts takes 5 s of a core, and five policies start dozens
+CORES = 3  # of a run: a replica that starts takes 5 s of a core, and four policies start dozens
 SAMPLE_S = 2.0  # `serve.status` takes 50 ms of a processor
 CLIENT_S = 60.0  # longest wait for an answer
 
@@ -123,7 +123,7 @@ def arms(url: str, repeat: int) -> Mapping[str, dict[str, Any]]:
 
     def by_service(name: str) -> dict[str, Any]:
         policy = autoscaling_policy(
-            mode="act", url=url, tenant=tenant(name, repeat), **REAL.deployment(name)
+            mode="act", url=url, tenant=tenant(name, repeat), **REAL.deployment()
         )
         return {**default, "upscale_delay_s": 0.0, "downscale_delay_s": 0.0, "policy": policy}
 
@@ -134,7 +134,8 @@ def arms(url: str, repeat: int) -> Mapping[str, dict[str, Any]]:
     return {
         DEFAULT: default,
         TUNED: {**default, **tuned},
-        **{name: by_service(name) for name in GIVEN_SLO_S},
+        AWARE: by_service(AWARE),
+        HPA: by_service(HPA),
     }
 
 

@@ -156,7 +156,8 @@ class Decider:
 def _answer(decided: Decision, mode: Mode, now_s: float) -> Answer:
     """The decision; in mode shadow the policy's, which is beside that of the service's rule."""
     other = decided.shadow if mode == "shadow" else None
-    decision, source = decided.decision, f"{decided.source} {decided.policy.name}"
+    cause = f" ({decided.cause})" if decided.cause else ""
+    decision, source = decided.decision, f"{decided.source} {decided.policy.name}{cause}"
     reason = decided.reason.summary
     if other is not None and other.decision is not None:
         decision, reason = other.decision, "decided in shadow mode"  # the other is the rule's

@@ -27,7 +27,11 @@ from loadmaster.platform.steering.ray_serve.exported_metrics import (
 from loadmaster.platform.steering.ray_serve.settings import REPORTS_PER_STEP, DeploymentSettings
 
 MAX_REPORTS = 240
-UNKNOWN_MIB = 1024.0  # limit of a replica whose memory is not known; half of it is used
+UNKNOWN_MIB = 1024.0  # limit of a replica whose memory is not known
+# Use where it is not known: that of the median application of the policies' training, a constant
+# and an amount for each request at the CPU. With other amounts the endpoint would take the
+# application for one that its policy does not know.
+IDLE_MIB, REQUEST_MIB, MOST_RHO = 200.0, 14.0, 0.9
 _P99 = math.log(100.0)  # of an exponential variable, in means
 _CORE_M = 1000.0
 
@@ -170,8 +174,11 @@ class History:
         settings = self._settings
         cpu_m, mib = self._size(one.slots)
         used_m = self._used_m(one)
-        known = settings.memory_mib is not None and one.memory_mib is not None
-        used_mib = (one.memory_mib or 0.0) if known else 0.5 * mib * one.ready
+        if settings.memory_mib is not None and one.memory_mib is not None:
+            used_mib = one.memory_mib
+        else:
+            rho = min((used_m or 0.0) / max(cpu_m * one.ready, 1.0), MOST_RHO)
+            used_mib = one.ready * min(IDLE_MIB + REQUEST_MIB * rho / (1.0 - rho), mib)
         missing = one.requests is None or used_m is None
         row: dict[str, float | None] = {
             "pods": float(max(one.target, one.ready)),

@@ -75,7 +75,7 @@ class DeploymentSettings(Settings):
         default=None,
         ge=1,
         le=1e9,
-        description="Memory of a replica. Default: not known, taken as half used.",
+        description="Memory of a replica. Default: not known, taken as a typical application's.",
     )
 
     @property

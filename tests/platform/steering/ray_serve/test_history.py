@@ -4,6 +4,7 @@ import math
 
 import pytest
 
+from loadmaster.models.manifest import pretrained_folder
 from loadmaster.platform.steering.ray_serve.exported_metrics import (
     NodeMetrics,
     increase,
@@ -15,6 +16,7 @@ from loadmaster.platform.steering.ray_serve.history import History, View
 from loadmaster.platform.steering.ray_serve.settings import EXPORT_VARIABLE, DeploymentSettings
 from loadmaster.serving.client import ServiceError
 from loadmaster.serving.systems.aware.schema import AwareOutcome, AwareState
+from loadmaster.serving.systems.aware.system import ENDPOINT
 from tests.platform.steering.ray_serve.fakes import Clock, Nodes, http_server
 
 
@@ -128,12 +130,37 @@ def test_capacity(settings, used_m, limit_m):
     assert reports["limit_cpu_m"][-1] == limit_m
 
 
-@pytest.mark.parametrize(("mib", "used"), [(None, 1024.0), (256.0, 100.0)])
-def test_memory_is_half_used_where_it_is_not_known(mib, used):
+@pytest.mark.parametrize(
+    ("mib", "used"), [(None, 2 * (200.0 + 14.0 * 0.04 / 0.96)), (256.0, 100.0)]
+)
+def test_memory_is_that_of_a_typical_application_where_it_is_not_known(mib, used):
     history, now_s = filled(memory_mib=mib)
     reports = history.document(now_s)["reports"]
     assert reports["used_memory_mib"][-1] == pytest.approx(used)
     assert reports["limit_memory_mib"][-1] == 2 * (mib or 1024.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("speed", [1.0, 2.0])
+def test_shipped_policy_knows_a_deployment_with_requests_like_those_of_its_training(speed):
+    """Else the service's rule decides in its place."""
+    settings = DeploymentSettings(
+        slo_s=2.8, slots=1.0, request_s=0.2, step_s=60.0 / speed, parts=speed
+    )
+    history, nodes = History("shop/Model", settings), Nodes(done={"a": 0.0, "b": 0.0})
+    policy, memory = ENDPOINT.policy(pretrained_folder() / "aware"), None
+    for number in range(4 * 15 + 1):
+        at_s = number * settings.interval_s
+        history.add(view(at_s, queued=0.0), readings(nodes, at_s))
+        if number and number % 4 == 0:
+            parsed = AwareState.model_validate(history.document(at_s))
+            found = policy.decide(parsed, memory)
+            memory = found.memory
+            assert not found.unknown
+        rate = 4.0 + 3.0 * math.sin(number / 6.0)
+        nodes.arrivals += rate * settings.interval_s
+        for name in nodes.done:
+            nodes.done[name] += rate * settings.interval_s / 2
 
 
 def test_no_state_before_the_first_step_and_without_metrics():
