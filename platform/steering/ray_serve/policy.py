@@ -73,7 +73,7 @@ class ServicePolicy:
         decider = self._started(settings, context)
         decider.view = view = self._view(context, now_s)
         answer = decider.answer
-        if answer is not None and not 0 <= now_s - answer.at_s <= settings.fresh_s:
+        if answer is not None and now_s - answer.at_s > settings.fresh_s:  # < 0: came since now_s
             answer = None
         floor = self._floor_of(settings, view, rule)
         if settings.mode != "act" or answer is None or context.current_num_replicas == 0:

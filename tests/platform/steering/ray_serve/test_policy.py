@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
@@ -143,6 +144,13 @@ def test_feedback_by_mode(stand):
     given = [one.body for one in shadow.received if one.path.endswith("/feedback")]
     assert [("id" in body) for body in given] == [False]  # of what Serve's rule did
     assert not [one for one in watch.received if one.path.endswith("/feedback")]
+
+
+def test_decision_that_comes_during_a_call_counts_at_once(stand):
+    one = stand(answers=decision(3))
+    assert one.steps(ongoing=16.0) == 3.0
+    one.decider.answer = replace(one.decider.answer, at_s=one.clock.now_s + 0.001, replicas=5)
+    assert one.policy(context(ongoing=16.0))[0] == 5.0
 
 
 def test_stale_decision_gives_way_to_the_rule(stand):
