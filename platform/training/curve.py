@@ -47,6 +47,7 @@ def draw_curves(
         for history, style in zip(histories, _styles(), strict=False):
             _draw(axes, history, against, scale, style)
         _draw_baselines(axes, histories, metric)
+        axes.margins(y=0.1)  # room for the label of a line at the edge
         axes.xaxis.set_major_locator(MaxNLocator(8, integer=against == "iterations"))
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
