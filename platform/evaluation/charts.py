@@ -53,10 +53,11 @@ def save(path: Path, draw: Callable[[], Figure]) -> None:
 def legend_outside(axes: Axes, heading: str) -> None:
     """Put the legend to the right of the axes, where it covers nothing."""
     legend = axes.legend(
-        title=heading, loc="upper left", bbox_to_anchor=(1.01, 1), alignment="left", fontsize=9.5
-    )
+        title=heading, loc="upper left", bbox_to_anchor=(1.01, 1), alignment="left", fontsize=9.5,
+        handlelength=2.6,
+    )  # fmt: skip
     for handle in legend.get_lines():
-        handle.set_linewidth(4)
+        handle.set_linewidth(2.6)  # dashes are as long as lines are wide
 
 
 def plain_log(axis: Axis, labels: int) -> None:

@@ -266,14 +266,24 @@ def _colour_of(comparison: Comparison, policy: str) -> str:
         return INK
     if policy not in adapter.baselines:
         return LEARNED_COLOUR
+    return PALETTE[_family_number(comparison, policy) % len(PALETTE)]
+
+
+def _family_number(comparison: Comparison, policy: str) -> int:
+    adapter = comparison.adapter
     families = list(dict.fromkeys(adapter.families.get(name, name) for name in adapter.baselines))
-    return PALETTE[families.index(adapter.families.get(policy, policy)) % len(PALETTE)]
+    return families.index(adapter.families.get(policy, policy))
 
 
 def _line_style(comparison: Comparison, policy: str) -> dict[str, Any]:
     first = policy == comparison.policies[0]
     learned = list(comparison.learned)
-    number = learned.index(policy) if policy in learned else 0
+    if policy in learned:
+        number = learned.index(policy)
+    elif policy in comparison.adapter.baselines:  # those beyond the palette repeat its colours
+        number = _family_number(comparison, policy) // len(PALETTE)
+    else:
+        number = 0
     return {
         "color": _colour_of(comparison, policy),
         "linewidth": 2.6 if first else 1.6,
