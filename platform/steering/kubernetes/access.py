@@ -61,6 +61,11 @@ def kubeconfig_access(file: Path, context: str | None = None) -> Access:
     """Server, CA, and token or client certificate of a context."""
     try:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as fault:
+        raise InputError(
+            f"{file}: {fault.strerror}; expected a kubeconfig there, in --kubeconfig or in "
+            f"${KUBECONFIG}"
+        ) from None
     except yaml.YAMLError as fault:
         raise InputError(f"{file} is no YAML: {' '.join(str(fault).split())}") from None
     if not isinstance(content, Mapping):

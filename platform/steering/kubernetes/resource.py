@@ -185,7 +185,8 @@ def status_of(
         "lastStepTime": now,
         "current": plan_record(target.plan),
         "reason": "; ".join([result.reason, *result.messages])[:4096],
-        "source": result.source,
+        # Removed where it is empty: 1.20 built by Go 1.16 takes that for null, and refuses all.
+        "source": result.source or None,
         "memory": memory.record(),
         "conditions": [
             conditions.build(

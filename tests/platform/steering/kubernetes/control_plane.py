@@ -245,7 +245,10 @@ class Kubelets(threading.Thread):
                 self._client.delete(path)
             elif phase == "Pending":
                 self._started_s[metadata["uid"]] = time.monotonic()
-                body = {"phase": "Running", "startTime": _now(), "conditions": _conditions(True)}
+                body = {
+                    "phase": "Running", "startTime": _now(), "conditions": _conditions(True),
+                    "containerStatuses": _statuses(pod, True, {"running": {"startedAt": _now()}}),
+                }  # fmt: skip
                 self._client.patch(f"{path}/status", {"status": body}, MERGE)
             elif phase == "Running":
                 started_s = self._started_s.setdefault(metadata["uid"], time.monotonic())
@@ -254,15 +257,9 @@ class Kubelets(threading.Thread):
 
     def _end(self, path: str, pod: Object) -> None:
         ended = {"terminated": {"exitCode": 0, "finishedAt": _now(), "reason": "Completed"}}
-        statuses = [
-            {
-                "name": one["name"], "image": one["image"], "imageID": "", "ready": False,
-                "restartCount": 0, "state": ended,
-            }
-            for one in pod["spec"]["containers"]
-        ]  # fmt: skip
         body = {
-            "phase": "Succeeded", "conditions": _conditions(False), "containerStatuses": statuses,
+            "phase": "Succeeded", "conditions": _conditions(False),
+            "containerStatuses": _statuses(pod, False, ended),
         }  # fmt: skip
         self._client.patch(f"{path}/status", {"status": body}, MERGE)
 
@@ -281,6 +278,16 @@ def _conditions(ready: bool) -> list[dict[str, str]]:
         {"type": kind, "status": str(value), "lastTransitionTime": _now()}
         for kind, value in kinds.items()
     ]
+
+
+def _statuses(pod: Object, ready: bool, state: Object) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": one["name"], "image": one["image"], "imageID": "", "ready": ready,
+            "restartCount": 0, "state": state,
+        }
+        for one in pod["spec"]["containers"]
+    ]  # fmt: skip
 
 
 @contextmanager

@@ -8,7 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from loadmaster.platform.steering.core import Mode, Recommendation, Steerer, StepResult
+from loadmaster.platform.steering.core import (
+    Mode,
+    Recommendation,
+    SilentError,
+    Steerer,
+    StepResult,
+)
 from loadmaster.platform.steering.kubernetes.engine import MpaEngine
 from loadmaster.platform.steering.kubernetes.quantities import size_of
 from loadmaster.platform.steering.kubernetes.resource import API, PLURAL, parse_spec
@@ -59,6 +65,13 @@ class FixedReader:
     def read(self, application: Any, now_s: float) -> tuple[dict[str, Any], list[str]]:
         plan = {**application.plan, "replicas": int(application.plan["replicas"])}
         return {**EXAMPLE, "plan": plan, "steps": {**EXAMPLE["steps"], "p99_s": [0.1, 0.1]}}, []
+
+
+class SilentReader:
+    """Prometheus, where it does not answer."""
+
+    def read(self, application: Any, now_s: float) -> Any:
+        raise SilentError("metrics", "no answer")
 
 
 class Wanted:
@@ -154,12 +167,13 @@ class Shop:
         wait_for(lambda: [is_ready(one) for one in self.pods()] == [True] * count)
         wait_for(lambda: self.deployment()["status"].get("readyReplicas") == count)
 
-    def step(self, plan: tuple[float, float, float], mode: Mode = "act") -> StepResult:
+    def step(
+        self, plan: tuple[float, float, float], mode: Mode = "act", reader: Any = None
+    ) -> StepResult:
         """A step towards replicas, CPU and memory, with the rights of rbac.yaml alone."""
-        reader: Any = FixedReader()
         client = self.plane.client("steer")
         try:
-            engine = MpaEngine(client, reader, "shop/cart", mode == "act")
+            engine = MpaEngine(client, reader or FixedReader(), "shop/cart", mode == "act")
             return Steerer(Wanted(*plan), mode).step(engine, time.time())
         finally:
             client.close()

@@ -152,6 +152,11 @@ def test_file_that_is_no_kubeconfig(text: str, tmp_path: Path) -> None:
         kubeconfig_access(tmp_path / "config")
 
 
+def test_kubeconfig_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="No such file or directory; expected a kubeconfig"):
+        kubeconfig_access(tmp_path / "config")
+
+
 def test_bad_certificate_in_a_kubeconfig(tmp_path: Path) -> None:
     file = kubeconfig(tmp_path, token="abc")
     content = yaml.safe_load(file.read_text())

@@ -119,5 +119,6 @@ def test_silent_prometheus_holds_then_returns_to_the_last_safe_plan(stack: ExitS
     status = steered.cluster.objects[MPA]["status"]
     conditions = {one["type"]: one for one in status["conditions"]}
     assert conditions["Degraded"]["reason"] == "MetricsSilent"
+    assert "source" not in status
     events = [one.body for one in steered.cluster.received if one.path.endswith("/events")]
     assert [one["reason"] for one in events if one["type"] == "Warning"] == ["MetricsSilent"]

@@ -19,7 +19,13 @@ from loadmaster.platform.steering.kubernetes.resource import PAUSED
 from loadmaster.platform.steering.kubernetes.updater import has_resize
 from tests.platform.steering.kubernetes.api_server import DEPLOYMENT, MPA, PODS, mpa_object, pod
 from tests.platform.steering.kubernetes.control_plane import wait_for
-from tests.platform.steering.kubernetes.real_workload import EVENTS, HPA, FixedReader, Shop
+from tests.platform.steering.kubernetes.real_workload import (
+    EVENTS,
+    HPA,
+    FixedReader,
+    Shop,
+    SilentReader,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.engine("kubernetes")]
 
@@ -129,6 +135,19 @@ def test_api_server_that_stops_and_comes_back(shop: Shop) -> None:
     wait_for(lambda: shop.step((5, 500, 512)).result in ("acted", "unchanged"))
     shop.wait_ready(5)
     assert before <= {one["metadata"]["uid"] for one in shop.pods()}
+
+
+def test_silent_metrics_are_in_the_status_and_the_third_step_returns_to_the_safe_plan(
+    shop: Shop,
+) -> None:
+    shop.step((3, 500, 512))
+    shop.admin.patch(f"{DEPLOYMENT}/scale", {"spec": {"replicas": 2}})
+    shop.wait_ready(2)
+    for number in range(1, 4):
+        result = shop.step(MORE, reader=SilentReader())
+        assert (result.silent, shop.status()["memory"]["silentSteps"]) == ("metrics", number)
+    assert "source" not in shop.status()
+    shop.wait_ready(3)
 
 
 def test_command_that_is_killed_leaves_the_pods_and_goes_on_anew(shop: Shop) -> None:
