@@ -94,7 +94,8 @@ def _best_size(
         cores = sizes[place]
         rate = replicas * cores / app[CPU_S]
         rho = min(load / rate, most_load(app[CPU_S], cores))
-        write_row(constants, row, app[IO_S], app[CPU_S], cores, rho, state.phases[step], 1.0)
+        phase = state.phases[step]
+        write_row(constants, row, app[IO_S], app[CPU_S], cores, replicas, rho, phase, 1.0)
         p99_s = time_of_level(constants, row, state.levels[step]) if arrived else 0.0
         mean, need = memory_needs(constants, app, load / replicas, rho, cores, 0.0, peak)
         mib = min(max(need, constants.low[MEMORY]), constants.high[MEMORY])

@@ -130,6 +130,7 @@ def constants_of(settings: PodScalingSettings) -> SimConstants:
         cores=np.array(CORES),
         request_share=settings.request_share,
         throttling=settings.throttling,
+        two_choices=settings.routing == "two-choices",
         timeout_s=settings.timeout_s,
         concurrency=settings.concurrency,
         in_place=settings.resize == "in-place",

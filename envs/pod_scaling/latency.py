@@ -63,22 +63,39 @@ def place_in(grid: Floats, value: float) -> int:
 
 
 @njit_internal
+def _pods_together(pods: float, rho: float) -> float:
+    """Pods with one queue that have the p99 of so many where requests go to the less busy of two.
+
+    A formula fitted to requests simulated one by one, first come, first served: with 2 to 20 pods
+    the p99 is within 5% of theirs up to a load of 0.8, and within 12% at 0.9.
+    """
+    if pods <= 2.0:
+        return 1.0 + 0.87 * (pods - 1.0)
+    most = 1.6 + 0.37 / max(1.0 - rho, 0.01)  # of any number of pods
+    return max((pods**-2.3 + most**-2.3) ** (-1.0 / 2.3), 1.0)
+
+
+@njit_internal
 def write_row(
     constants: SimConstants,
     row: Floats,
     base_s: float,
     work_s: float,
     cores: float,
+    pods: float,
     rho: float,
     phase: float,
     weight: float,
 ) -> None:
-    """Describe the latency of requests in pods of so many cores with a load below 1.
+    """Describe the latency of requests in so many pods of so many cores with a load below 1.
 
     `base_s` is the time outside the CPU, `work_s` the mean CPU time, `phase` from 0 to 1.
     """
     loads, grid = constants.loads, constants.cores
-    servers = min(max(cores, 1.0), grid[-1])
+    servers = max(cores, 1.0)
+    if constants.two_choices and pods > 1.0:
+        servers *= _pods_together(pods, rho)
+    servers = min(servers, grid[-1])
     inside = min(rho, loads[-1])
     load_place, cores_place = place_in(loads, inside), place_in(grid, servers)
     row[BASE_S], row[WORK_S], row[WEIGHT] = base_s, work_s, weight

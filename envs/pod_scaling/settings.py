@@ -21,6 +21,8 @@ INTERVAL_S = 15  # of the simulation
 STEP_INTERVALS = 4  # of a control step
 STEP_S = STEP_INTERVALS * INTERVAL_S
 WARM_UP_STEPS = 5  # before the first decision
+Routing = Literal["random", "two-choices"]
+Discipline = Literal["ps", "fcfs"]  # processor sharing, or first come first served
 RATES = {"high": 10.0, "low": 0.5}  # mean requests a second of generated loads
 
 
@@ -88,7 +90,8 @@ class PodScalingSettings(Settings):
     initial_cpu_m: PositiveFloat | None = None
     initial_memory_mib: PositiveFloat | None = None
 
-    discipline: Literal["ps", "fcfs"] = "ps"  # processor sharing, or first come first served
+    discipline: Discipline = "ps"
+    routing: Routing = "random"  # to a random pod, or to the less busy of two random ones
     throttling: bool = True  # CFS quotas in a pod below one core
     timeout_s: PositiveFloat = 30.0
     concurrency: PositiveFloat = 20.0  # workers of a pod; other requests wait and hold no memory

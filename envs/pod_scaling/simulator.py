@@ -202,7 +202,8 @@ def _describe_latency(
             row[column] = last[column]
         row[WEIGHT] = weight
         return row[OVER]
-    write_row(constants, row, base_s, app[CPU_S], cores, rho, state.phases[step], weight)
+    ready, phase = totals[READY], state.phases[step]
+    write_row(constants, row, base_s, app[CPU_S], cores, ready, rho, phase, weight)
     row[OF_READY], row[OF_CORES] = totals[READY], totals[READY_CORES]
     row[OVER] = math.exp(-level_of_time(constants, row, app[SLO_S]))
     return row[OVER]

@@ -23,7 +23,9 @@ from loadmaster.envs.pod_scaling.settings import (
     STEP_INTERVALS,
     STEP_S,
     WARM_UP_STEPS,
+    Discipline,
     PodScalingSettings,
+    Routing,
 )
 from loadmaster.envs.pod_scaling.state import (
     APP_COLUMNS,
@@ -76,17 +78,23 @@ class PodSnapshot:
     p99_s: Floats  # (S,) 0 without requests
     restarts: Floats  # (S,)
     ooms: Floats  # (S,) containers killed for their memory
+    routing: Routing = "random"
+    discipline: Discipline = "ps"
 
     @property
     def constants(self) -> SimConstants:
-        """Constants of the simulator, of which deciding needs the bounds and the tolerance."""
-        return default_constants()._replace(low=self.low, high=self.high)
+        """Constants of the simulator, of which deciding needs bounds, tolerance and queues."""
+        return _constants(self.routing, self.discipline)._replace(low=self.low, high=self.high)
+
+
+def default_constants() -> SimConstants:
+    """Constants of the default settings; not to be changed."""
+    return _constants("random", "ps")
 
 
 @cache
-def default_constants() -> SimConstants:
-    """Constants of the default settings; not to be changed."""
-    return constants_of(PodScalingSettings())
+def _constants(routing: Routing, discipline: Discipline) -> SimConstants:
+    return constants_of(PodScalingSettings(routing=routing, discipline=discipline))
 
 
 def state_from_snapshot(snapshot: PodSnapshot) -> tuple[SimConstants, SimState]:

@@ -84,6 +84,7 @@ class SimConstants(NamedTuple):
     cores: Floats
     request_share: float
     throttling: bool
+    two_choices: bool  # a request goes to the less busy of two random pods
     timeout_s: float
     concurrency: float
     in_place: bool

@@ -3,7 +3,8 @@
 CPU time a request is the use of CPU divided by the requests. I/O time is what the p99 exceeds that
 of the queueing model by. Memory is a line over the requests in flight, fitted to the mean and the
 peak of the pods by least squares with forgetting. The load is an exponentially weighted mean of
-logarithms with the deviation of its errors; an error beyond three deviations is a new level.
+logarithms with the deviation of its errors; an error beyond three deviations is a new level, and
+where errors have one sign for long the mean follows faster.
 """
 
 import math
@@ -53,9 +54,9 @@ from loadmaster.models.aware.pod_model import (
 # Columns of the estimates.
 (
     STEPS, CPU_SECONDS, REQUESTS, IO, IO_SEEN, LOAD, VARIANCE,
-    W, WA, WB, WY, WAA, WAB, WBB, WAY, WBY, OUTLIERS, SURGE,
-) = range(18)  # fmt: skip
-ESTIMATE_COLUMNS = 18
+    W, WA, WB, WY, WAA, WAB, WBB, WAY, WBY, OUTLIERS, SURGE, BIAS, ERROR,
+) = range(20)  # fmt: skip
+ESTIMATE_COLUMNS = 20
 
 KEEP = 0.98  # forgetting of CPU and memory, by the report
 _SETTLED_P99 = 2.0  # times the SLO: a later one is that of requests that queued up
@@ -63,6 +64,9 @@ _SLOWEST = 0.05  # weight of a new p99
 _PRIOR_MIB, _RIDGE = 5.0, 0.003  # of memory a request
 _STATIONARY = 0.05  # deviation of the CPU time a request, of reports without a backlog
 _RISE = 0.7  # weight of a load far above the forecast
+# Of the tracking signal (Trigg and Leach, 1967): smoothing, and the value from which on a forecast
+# is taken to lag. Under noise alone it is 0.24 in the mean, and beyond 0.6 in 3% of the steps.
+_TRACKING, _LAGS = 0.2, 0.6
 _OUTLIER = 0.03  # relative error of memory, of reports that are left out
 _PATIENCE = 12.0  # of them in a row, after which the line is fitted anew
 # The most requests at once in an interval vary; their mean is known. They count little beside the
@@ -70,7 +74,7 @@ _PATIENCE = 12.0  # of them in a row, after which the line is fitted anew
 _PEAK_LEVEL, _PEAK_WEIGHT = math.log(PEAK_SAMPLES) + 0.5772, 5e-4
 _RARE = 0.2  # of the workers: so few that the most requests are hardly ever limited by them
 _LEAST_REPORTS, _LEAST_SPREAD = 20.0, 0.01
-_FIRST_VARIANCE = 0.04  # of the logarithm of the load
+_FIRST_VARIANCE, _FIRST_ERROR = 0.04, 0.16  # of the logarithm of the load
 MOST_RHO = 0.9  # of reports that memory and latency are estimated from
 
 
@@ -108,9 +112,13 @@ def _take_load(state: SimState, step: int, gain: float, estimates: Floats) -> No
     seen = estimates[STEPS]
     if seen == 0:
         estimates[LOAD], estimates[VARIANCE] = value, _FIRST_VARIANCE
+        estimates[BIAS], estimates[ERROR] = 0.0, _FIRST_ERROR
         return
     error = value - estimates[LOAD]
-    weight = max(gain, 1.0 / (seen + 1.0))
+    estimates[BIAS] += _TRACKING * (error - estimates[BIAS])
+    estimates[ERROR] += _TRACKING * (abs(error) - estimates[ERROR])
+    signal = abs(estimates[BIAS]) / max(estimates[ERROR], 1e-9)
+    weight = max(gain, 1.0 / (seen + 1.0), (signal - _LAGS) / (1.0 - _LAGS))
     deviation = math.sqrt(estimates[VARIANCE])
     if error > 3.0 * deviation:
         weight = max(weight, _RISE)
@@ -202,7 +210,7 @@ def _take_latency(
     rho = requests / STEP_S * work_s / (replicas * cores)
     if rho > MOST_RHO:
         return
-    write_row(constants, row, 0.0, work_s, cores, rho, 0.5, 1.0)
+    write_row(constants, row, 0.0, work_s, cores, replicas, rho, 0.5, 1.0)
     level, _ = level_moments(requests)
     found = outcome[P99_S] - time_of_level(constants, row, level)
     most = 0.5 * outcome[SLO]
@@ -264,7 +272,7 @@ def write_memory(
 
 def begin_episode(estimates: Floats) -> None:
     """Forget the load, not the application."""
-    for column in (STEPS, LOAD, VARIANCE, SURGE):
+    for column in (STEPS, LOAD, VARIANCE, SURGE, BIAS, ERROR):
         estimates[column] = 0.0
 
 

@@ -96,7 +96,7 @@ def expected_service(
     for place in range(len(_LOAD_NODES)):
         rate = load.rate * math.exp(load.sigma * _LOAD_NODES[place])
         rho = load_of(app[CPU_S], replicas, cores, rate)
-        write_row(constants, row, app[IO_S], app[CPU_S], cores, rho, _PHASE, 1.0)
+        write_row(constants, row, app[IO_S], app[CPU_S], cores, replicas, rho, _PHASE, 1.0)
         mean, deviation = level_moments(rate * STEP_S)
         kept = 0.0
         for point in range(len(_LEVEL_NODES)):

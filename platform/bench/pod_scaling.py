@@ -22,6 +22,7 @@ from loadmaster.envs.pod_scaling.settings import (
     STEP_INTERVALS,
     WARM_UP_STEPS,
     PodScalingSettings,
+    Routing,
 )
 from loadmaster.envs.pod_scaling.simulator import advance
 from loadmaster.envs.pod_scaling.state import P99_S
@@ -36,7 +37,10 @@ REQUESTS_PER_S, REPLICAS, CORES = 50.0, 4, 1.0  # a load of 0.56
 STEPS, RUNS = 5000, 5
 ENVIRONMENTS, VECTOR_STEPS = 64, 1000
 SIMPY_S = 600.0
-DISCIPLINES, P99_LOADS = ("ps", "fcfs"), (0.5, 0.8)
+QUEUES: tuple[tuple[str, Routing], ...] = (
+    ("ps", "random"), ("fcfs", "random"), ("ps", "two-choices"), ("fcfs", "two-choices"),
+)  # fmt: skip
+P99_LOADS = 0.5, 0.8
 P99_SIMULATED_S, P99_SEEDS = 1000.0, range(1, 5)  # of SimPy, whose p99 varies
 
 
@@ -55,22 +59,25 @@ def measure(report_step: Callable[[str], None]) -> Iterator[Figure]:
         yield Figure(name, rule_speed(rule), "app-steps/s", *peer)
     report_step(f"{ENVIRONMENTS} environments at once")
     yield Figure(f"pod_scaling/vector-{ENVIRONMENTS}/steps_per_s", vector_speed(), "steps/s")
-    for discipline in DISCIPLINES if simpy else ():
+    for discipline, routing in QUEUES if simpy else ():
         for load in P99_LOADS:
-            report_step(f"p99 at a load of {load:g}, {discipline}")
-            own, requests = compare_p99(discipline, load, P99_SIMULATED_S, P99_SEEDS)
-            name = f"pod_scaling/{discipline}-load-{load:g}/p99_ms"
+            report_step(f"p99 at a load of {load:g}, {discipline}, {routing}")
+            own, requests = compare_p99(discipline, load, P99_SIMULATED_S, P99_SEEDS, routing)
+            kind = discipline if routing == "random" else f"{discipline}-{routing}"
+            name = f"pod_scaling/{kind}-load-{load:g}/p99_ms"
             yield Figure(name, 1000 * own, "ms", 1000 * requests, SIMPY, higher_is_better=False)
 
 
-def steady(discipline: str, rate: float, steps: int) -> tuple[PodScalingSettings, Setup]:
+def steady(
+    discipline: str, rate: float, steps: int, routing: Routing = "random"
+) -> tuple[PodScalingSettings, Setup]:
     """A constant load on a fixed plan, without quotas, which SimPy's model has not."""
     settings = build_settings(
         PodScalingSettings,
         {
             "application": APPLICATION, "workload": "toy", "load_scale": rate / RATES["high"],
             "initial_replicas": REPLICAS, "initial_cpu_m": 1000 * CORES, "steps": steps,
-            "discipline": discipline, "throttling": False,
+            "discipline": discipline, "throttling": False, "routing": routing,
         },
     )  # fmt: skip
     return settings, build_setup(settings)
@@ -119,20 +126,24 @@ def simpy_speed() -> float:
 
 
 def compare_p99(
-    discipline: str, load: float, seconds: float, seeds: Iterable[int]
+    discipline: str,
+    load: float,
+    seconds: float,
+    seeds: Iterable[int],
+    routing: Routing = "random",
 ) -> tuple[float, float]:
     """The p99 at a load by the compiled simulator, and by SimPy as a mean over seeds, in s."""
     _, setup = steady(discipline, REQUESTS_PER_S, 1)
     application = setup.applications[0]
     rate = load * REPLICAS * CORES / application.cpu_s
-    settings, setup = steady(discipline, rate, 1)
+    settings, setup = steady(discipline, rate, 1, routing)
     state = build_episode(settings, setup, 0).state
     state.levels[:] = math.log(100)  # the p99 itself, not that of a step's requests
     advance(setup.constants, state, WARM_UP_STEPS * STEP_INTERVALS)
     own = float(state.outcome[WARM_UP_STEPS - 1, P99_S])
     found = []
     for seed in seeds:
-        model = RequestSimulation(application, rate, REPLICAS, CORES, discipline, seed)
+        model = RequestSimulation(application, rate, REPLICAS, CORES, discipline, seed, routing)
         model.run(WARM_UP_S + seconds)
         found.append(np.percentile(model.latencies_s, 99))
     return own, float(np.mean(found))

@@ -1,9 +1,10 @@
 """Pods as SimPy processes, request by request, to compare the compiled simulator with.
 
-Requests arrive as a Poisson process, go to a random pod, take an exponential CPU time there, and
-then wait for I/O. Under processor sharing the requests of a pod share its cores, each with one core
-at most; under first come, first served a pod has a queue for its cores. Arrivals, CPU time, I/O
-time and sizes are those of the compiled simulator.
+Requests arrive as a Poisson process, go to a random pod, or to that of two random ones which has
+fewer requests, take an exponential CPU time there, and then wait for I/O. Under processor sharing
+the requests of a pod share its cores, each with one core at most; under first come, first served a
+pod has a queue for its cores. Arrivals, CPU time, I/O time and sizes are those of the compiled
+simulator.
 
 Left out: starts, resizes, memory, quotas, nodes, metrics and timeouts, so the plan is fixed.
 """
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from loadmaster.envs.pod_scaling.applications import Application
+from loadmaster.envs.pod_scaling.settings import Routing
 
 if TYPE_CHECKING:
     import simpy
@@ -96,10 +98,13 @@ class RequestSimulation:
         cores: float,
         discipline: str,
         seed: int,
+        routing: Routing = "random",
     ) -> None:
         import simpy
 
         self._application, self._rate = application, rate
+        self._choices = 1 if routing == "random" else 2
+        self._busy = [0] * replicas  # requests at the CPU of each pod
         self._rng = np.random.default_rng(seed)
         self._env = simpy.Environment()
         kind = SharedPod if discipline == "ps" else QueuedPod
@@ -118,8 +123,11 @@ class RequestSimulation:
 
     def _handle(self) -> "Iterator[simpy.Event]":
         began = self._env.now
-        pod = self._pods[int(self._rng.integers(len(self._pods)))]
-        yield pod.process(self._rng.exponential(self._application.cpu_s))
+        chosen = self._rng.choice(len(self._pods), self._choices, replace=False)
+        place = min(chosen, key=self._busy.__getitem__)
+        self._busy[place] += 1
+        yield self._pods[place].process(self._rng.exponential(self._application.cpu_s))
+        self._busy[place] -= 1
         yield self._env.timeout(self._application.io_s)
         if began >= WARM_UP_S:
             self.latencies_s.append(self._env.now - began)

@@ -7,6 +7,7 @@ from functools import cached_property
 from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
+from loadmaster.envs.pod_scaling.settings import Discipline, Routing
 from loadmaster.envs.pod_scaling.state import CPU, MEMORY, REPLICAS, Floats
 from loadmaster.serving.system import Record, State
 from loadmaster.serving.systems.aware.records import (
@@ -61,6 +62,16 @@ class AwareState(State):
     plan: Plan
     reports: Reports = Field(description="Metrics of the last hour; the more, the better.")
     steps: Steps
+    routing: Routing = Field(
+        default="random",
+        description="Where a request goes: to any pod, or to the less busy of two random ones, "
+        "as by the routers of Ray Serve and Envoy.",
+    )
+    discipline: Discipline = Field(
+        default="ps",
+        description="Of the requests in a pod: processor sharing, as by threads, or first come, "
+        "first served.",
+    )
 
     @cached_property
     def parsed(self) -> ParsedApplication:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from loadmaster.envs.pod_scaling import state as cols
 from loadmaster.envs.pod_scaling.observation import blank_observation, observe
-from loadmaster.envs.pod_scaling.settings import INTERVAL_S, STEP_INTERVALS
+from loadmaster.envs.pod_scaling.settings import INTERVAL_S, STEP_INTERVALS, Discipline, Routing
 from loadmaster.envs.pod_scaling.snapshot import REPORTS_MAX, PodSnapshot, state_from_snapshot
 from loadmaster.envs.pod_scaling.state import Floats, SimConstants, SimState
 from loadmaster.serving.system import field_error
@@ -38,6 +38,10 @@ class ApplicationFields(Protocol):
     def reports(self) -> Reports: ...
     @property
     def steps(self) -> Steps: ...
+    @property
+    def routing(self) -> Routing: ...
+    @property
+    def discipline(self) -> Discipline: ...
 
 
 class Column(NamedTuple):
@@ -111,6 +115,8 @@ def parse_application(state: ApplicationFields) -> ParsedApplication:
         p99_s=p99_s,
         restarts=np.array(state.steps.restarts, np.float64),
         ooms=_ooms(state, reports),
+        routing=state.routing,
+        discipline=state.discipline,
     )
     if not (snapshot.reports[:, cols.R_SEEN] > 0).any():
         why = "no row of the last hour is without a null; expected at least one report"

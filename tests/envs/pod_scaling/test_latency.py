@@ -60,6 +60,24 @@ def test_several_cores(discipline: str, rho: float, cores: float) -> None:
     assert simulated_p99(rho, cores, discipline) == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.parametrize(
+    ("pods", "rho", "factor", "error"),
+    [(1, 0.6, math.log(100) / 0.4, 0.01), (2, 0.65, 8.17, 0.05), (3, 0.8, 10.54, 0.05),
+     (4, 0.65, 6.99, 0.05), (8, 0.8, 8.21, 0.05), (16, 0.9, 9.79, 0.12)],
+)  # fmt: skip
+def test_less_busy_of_two_pods(pods: int, rho: float, factor: float, error: float) -> None:
+    """Factors of the mean CPU time: p99 of 1,000,000 requests that were simulated one by one."""
+    app = replace(PLAIN, cpu_s=0.01, io_s=0.0)
+    setup, state = start(
+        app, initial_replicas=pods, initial_cpu_m=1000.0, initial_memory_mib=3072,
+        discipline="fcfs", throttling=False, routing="two-choices",
+    )  # fmt: skip
+    set_level(state)
+    set_load(state, round(15 * rho * pods / 0.01))
+    advance(setup.constants, state, STEP_INTERVALS)
+    assert last_step(state)[P99_S] == pytest.approx(0.01 * factor, rel=error)
+
+
 def test_quantiles_of_known_distributions() -> None:
     levels = np.array([0.5, 2.0, P99[0]])
     np.testing.assert_allclose(queued_quantiles(0.6, 1, levels), levels / 0.4, rtol=1e-6)

@@ -5,19 +5,28 @@ import pytest
 
 from loadmaster.envs.pod_scaling.application_files import load_applications
 from loadmaster.envs.pod_scaling.episode_runner import EpisodeRunner
-from loadmaster.envs.pod_scaling.settings import STEP_INTERVALS, WARM_UP_STEPS
+from loadmaster.envs.pod_scaling.settings import (
+    INTERVAL_S,
+    STEP_INTERVALS,
+    STEP_S,
+    WARM_UP_STEPS,
+)
 from loadmaster.envs.pod_scaling.simulator import advance
 from loadmaster.envs.pod_scaling.state import (
     CPU_S,
     MEMORY_MIB,
     QUEUED,
     REQUEST_MIB,
+    S_ARRIVED,
     Floats,
     SimConstants,
     SimState,
     app_row,
 )
 from loadmaster.models.aware.estimates import (
+    BIAS,
+    ERROR,
+    ESTIMATE_COLUMNS,
     IO,
     IO_SEEN,
     LOAD,
@@ -115,10 +124,42 @@ def test_steps_before_the_state_are_not_a_load_of_zero() -> None:
     assert part[VARIANCE] == 0.04
 
 
+def forecast_errors(rates: Floats) -> Floats:
+    """Errors of the logarithm of each step's load by the forecast before it."""
+    settings, setup = setting(steps=len(rates), **HOLD)
+    state = EpisodeRunner(settings, setup, 3).episode.state
+    state.outcome[:WARM_UP_STEPS, S_ARRIVED] = STEP_S * rates[0]
+    begin = WARM_UP_STEPS * STEP_INTERVALS
+    set_load(state, np.repeat(np.round(INTERVAL_S * rates), STEP_INTERVALS), begin)
+    estimates, found = new_estimates(), []
+    for rate in rates:
+        observed(setup.constants, state, estimates, 1)
+        found.append(np.log(rate) - estimates[LOAD])
+    return np.array(found)
+
+
+def test_forecast_follows_a_peak_and_is_not_moved_by_noise() -> None:
+    """From 2 to 12 requests a second and back in 24 steps; and 12 a second with noise of 16%."""
+    peak = np.concatenate([np.full(10, 2.0), 2 + 10 * np.sin(np.pi * np.arange(24) / 24) ** 2])
+    error = forecast_errors(peak)
+    assert np.sqrt(np.mean(error**2)) < 0.8 * np.sqrt(np.mean(weighted_mean_errors(peak) ** 2))
+    noise = np.random.default_rng(0).gamma(40.0, 12.0 / 40.0, 60)
+    assert np.std(forecast_errors(noise)[10:]) < 1.15 * np.std(np.log(noise[10:]))
+
+
+def weighted_mean_errors(rates: Floats) -> Floats:
+    """The same by an exponentially weighted mean alone, with the gain of `observed`."""
+    level, found = np.log(rates[0]), []
+    for value in np.log(rates):
+        found.append(value - level)
+        level += 0.3 * (value - level)
+    return np.array(found)
+
+
 def test_an_episode_begins_with_the_application_and_without_its_load() -> None:
-    estimates = np.arange(1.0, 19.0)
+    estimates = np.arange(1.0, ESTIMATE_COLUMNS + 1)
     begin_episode(estimates)
-    forgotten = [STEPS, LOAD, VARIANCE, SURGE]
+    forgotten = [STEPS, LOAD, VARIANCE, SURGE, BIAS, ERROR]
     assert not estimates[forgotten].any()
     kept = [REQUESTS, IO, IO_SEEN, *range(W, WBY + 1)]
     assert estimates[kept].all()

@@ -38,6 +38,15 @@ def test_p99_is_that_of_every_request(discipline: str, load: float, seconds: flo
     assert own == pytest.approx(requests, rel=0.05)
 
 
+@pytest.mark.slow
+def test_p99_of_the_shorter_of_two_queues_is_near_that_of_every_request() -> None:
+    pytest.importorskip("simpy")
+    own, requests = pod_scaling.compare_p99("fcfs", 0.65, 800, (1, 2), "two-choices")
+    at_random, _ = pod_scaling.compare_p99("fcfs", 0.65, 10, (1,))
+    assert own == pytest.approx(requests, rel=0.08)
+    assert at_random > 1.7 * requests
+
+
 @pytest.mark.parametrize("discipline", ["ps", "fcfs"])
 def test_requests_without_load_take_their_own_time(discipline: str) -> None:
     pytest.importorskip("simpy")
