@@ -32,6 +32,7 @@ UNKNOWN_MIB = 1024.0  # limit of a replica whose memory is not known
 # and an amount for each request at the CPU. With other amounts the endpoint would take the
 # application for one that its policy does not know.
 IDLE_MIB, REQUEST_MIB, MOST_RHO = 200.0, 14.0, 0.9
+FLOOR_RHO = 0.8  # load of the replicas that a queue calls for
 _P99 = math.log(100.0)  # of an exponential variable, in means
 _CORE_M = 1000.0
 
@@ -114,6 +115,19 @@ class History:
         """The newest reading."""
         return self._last[0] if self._last else None
 
+    def needed(self, queued: float) -> float | None:
+        """Replicas that serve the arrivals and clear a queue within the SLO; None: not known."""
+        settings = self._settings
+        intervals = tuple(self._intervals)  # another thread adds to them
+        newest = [one for one in intervals if one.requests is not None][-settings.pooled :]
+        done = sum(one.done or 0.0 for one in newest)
+        if done == 0:
+            return None
+        work_s = settings.request_s or sum(one.busy_s or 0.0 for one in newest) / done
+        rate = sum(one.requests or 0.0 for one in newest) / sum(one.seconds for one in newest)
+        slots = settings.slots or newest[-1].slots
+        return work_s * (rate / FLOOR_RHO + queued / settings.slo_s) / slots
+
     def document(self, now_s: float) -> dict[str, Any] | None:
         """The state for a decision now.
 
@@ -135,6 +149,8 @@ class History:
         ages = [scale * max(now_s - one.end_s, 0.0) for one in intervals]
         return {
             "application": self.name,
+            "routing": "two-choices",
+            "discipline": "fcfs" if self._settings.capacity == "requests" else "ps",
             "slo_s": self._settings.latency_scale * self._settings.slo_s,
             "bounds": {
                 "replicas": [low, max(view.high, low)],

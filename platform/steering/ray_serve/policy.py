@@ -98,10 +98,11 @@ class ServicePolicy:
         )
 
     def _floor_of(self, settings: PolicySettings, view: View, rule: float) -> float:
-        """What the rule wants once requests have waited for a replica for `queued_s`.
+        """What requests that have waited for a replica for `queued_s` call for.
 
-        It stays for a control step after the last of them: replicas that start would be stopped
-        before a decision has seen them.
+        That is what serves the arrivals and clears the queue within the SLO, and no more than the
+        rule wants, which takes a queue for a lasting load. It stays for a control step after the
+        last of them: replicas that start would be stopped before a decision has seen them.
         """
         if settings.queued_s is None:
             return 0.0
@@ -111,7 +112,10 @@ class ServicePolicy:
             self._queued_since_s = view.at_s
         since_s = self._queued_since_s
         if since_s is not None and view.at_s - since_s >= settings.queued_s:
-            self._floor, self._floor_ends_s = float(math.ceil(rule)), view.at_s + settings.step_s
+            needed = None if self.decider is None else self.decider.history.needed(view.queued or 0)
+            wanted = math.ceil(rule) if needed is None else min(math.ceil(rule), math.ceil(needed))
+            self._floor = float(max(wanted, min(view.target, math.ceil(rule))))
+            self._floor_ends_s = view.at_s + settings.step_s
         return self._floor if view.at_s < self._floor_ends_s else 0.0
 
     def _started(self, settings: PolicySettings, context: Any) -> Decider:

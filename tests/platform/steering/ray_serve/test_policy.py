@@ -201,16 +201,21 @@ def test_requests_by_littles_law_without_metrics(stand):
     assert reports["requests"][-1] == pytest.approx(4.0 / 0.5 * STEP_S / 4)
 
 
-def test_queue_is_a_floor_of_the_rule(stand):
-    one = stand(answers=decision(2), queued_s=15.0, stale_s=60.0)
+def test_queue_calls_for_replicas_that_clear_it_within_the_slo(stand):
+    """5 requests a second of 0.4 s and 5 that wait, two at a time in a replica, SLO of 1 s."""
+    one = stand(answers=decision(2), queued_s=15.0, stale_s=60.0, request_s=0.4)
     assert one.steps(ongoing=16.0, queued=5.0, replicas=2) == 2.0
     one.clock.now_s += 11.0
-    assert one.policy(context(ongoing=16.0, queued=5.0))[0] == 8.0
+    # ceil(0.4 (5 / 0.8 + 5 / 1) / 2); the rule wants 8.
+    assert one.policy(context(ongoing=16.0, queued=5.0))[0] == 3.0
+    assert one.policy(context(ongoing=4.0, queued=5.0))[0] == 2.0  # no more than the rule
+    # While it lasts none is stopped that the rule would keep.
+    assert one.policy(context(ongoing=16.0, queued=5.0, replicas=6))[0] == 6.0
     # Replicas that start are kept for a control step, though the rule would want fewer by now.
     one.clock.now_s += 0.9 * STEP_S
-    assert one.policy(context(ongoing=4.0, queued=0.0, replicas=8))[0] == 8.0
+    assert one.policy(context(ongoing=4.0, queued=0.0, replicas=6))[0] == 6.0
     one.clock.now_s += 0.2 * STEP_S
-    assert one.policy(context(ongoing=4.0, queued=0.0, replicas=8))[0] == 2.0
+    assert one.policy(context(ongoing=4.0, queued=0.0, replicas=6))[0] == 2.0
 
 
 def test_no_replicas_are_left_to_serve(stand):
