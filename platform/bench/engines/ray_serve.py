@@ -2,9 +2,9 @@
 
 In a real Serve: one peak, all policies at the same time, each in an application of its own, with
 the same requests at the same times, so they are paired by repeat. Time runs twice as fast there: a
-control step is 30 s instead of 60, and Serve's delays are half of their defaults, so the peak of a
-quarter of an hour stands for half an hour. And in a model of Serve: the same peaks, to see how true
-it is, and peaks of three hours. Replicas sleep; work is exponential with a mean of 0.2 s.
+control step is 30 s instead of 60, and Serve's delays are half of their defaults, so the peak of 12
+minutes stands for 24, and the six after it for 12. And in a model of Serve: the same peaks, to see
+how true it is, and peaks of three hours. Replicas sleep; work is exponential with a mean of 0.2 s.
 """
 
 from __future__ import annotations
@@ -52,22 +52,24 @@ START_S = 10.0  # of a replica, in the model
 
 def measure(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Figure]:
     """Run all policies `repeats` times; write runs and paired differences as CSV files."""
+    rows, replicas = [], []
+    for repeat, arms in real_runs(report_step, repeats, folder):
+        rows += [arm.row(repeat) for arm in arms]
+        replicas += [
+            {"repeat": repeat, "policy": arm.name, "at_s": at_s, "replicas": count}
+            for arm in arms
+            for at_s, count in arm.replicas
+        ]
+        write_tables(folder, {"runs.csv": rows, "replicas.csv": replicas})
+    yield from _figures("ray-serve", rows, folder / "differences.csv")
     set_cluster_env()  # the model imports Ray
-    predicted = []
     for name, load in (("model", REAL), ("model_hours", HOURS)):
         rows = []
         for repeat in range(repeats):
             report_step(f"ray-serve: {name}, run {repeat + 1} of {repeats}")
             rows += [arm.row(repeat) for arm in in_model(load, repeat)]
         write_tables(folder, {f"{name}.csv": rows})
-        predicted.append((name, rows))
-    for name, rows in predicted:
         yield from _figures(f"ray-serve-{name}", rows, folder / f"{name}_differences.csv")
-    rows = []
-    for row in real_runs(report_step, repeats, folder):
-        rows.append(row)
-        write_tables(folder, {"runs.csv": rows})
-    yield from _figures("ray-serve", rows, folder / "differences.csv")
 
 
 def in_model(load: Load, seed: int) -> Iterator[Arm]:

@@ -1,4 +1,7 @@
-"""Requests, policies and figures of the benchmark of Ray Serve."""
+"""Requests, policies and figures of the benchmark of Ray Serve.
+
+A peak is counted until well after it, since Serve's default takes ten minutes to remove replicas.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,20 @@ QUEUED_S = 15.0  # default of the policy class
 
 @dataclass(frozen=True)
 class Load:
-    """One peak; the rate has noise that lasts for minutes."""
+    """One peak, and a low rate before and after it; the rate has noise that lasts for minutes."""
 
     length_s: float
+    after_s: float  # counted as well
     low: float  # requests a second
     peaks: tuple[float, float]  # the highest rate is drawn from this range
     bounds: tuple[int, int]  # of the number of replicas
     speed: float = 1.0  # of time: control steps and Serve's delays are shorter by this factor
     warm_up_s: float = 180.0  # before the peak, at the low rate; not counted
     noise: float = 0.06
+
+    @property
+    def counted_s(self) -> float:
+        return self.length_s + self.after_s
 
     def deployment(self) -> dict[str, Any]:
         """Settings of the policy class."""
@@ -53,14 +61,15 @@ class Load:
         """Times and work of requests, by thinning."""
         rng = np.random.default_rng(seed)
         peak = rng.uniform(*self.peaks)
-        end_s = self.warm_up_s + self.length_s
+        end_s = self.warm_up_s + self.counted_s
         noise, level = [], 0.0
         for _ in range(int(end_s / 60) + 1):
             level = 0.9 * level + self.noise * rng.standard_normal()
             noise.append(math.exp(level))
 
         def rate(at_s: float) -> float:
-            wave = math.sin(math.pi * max(at_s - self.warm_up_s, 0.0) / self.length_s) ** 2
+            part = min(max(at_s - self.warm_up_s, 0.0) / self.length_s, 1.0)
+            wave = math.sin(math.pi * part) ** 2
             return (self.low + (peak - self.low) * wave) * noise[int(at_s / 60)]
 
         found, at_s, most = [], 0.0, peak * max(noise)
@@ -70,8 +79,8 @@ class Load:
         return found
 
 
-REAL = Load(900.0, 2.0, (10.0, 14.0), (1, 8), speed=2.0)
-HOURS = Load(3 * 3600.0, 3.0, (20.0, 20.0), (1, 20))
+REAL = Load(420.0, 210.0, 2.0, (10.0, 14.0), (1, 8), speed=3.0, warm_up_s=60.0)
+HOURS = Load(3 * 3600.0, 720.0, 3.0, (20.0, 20.0), (1, 20))
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,8 @@ class Arm:
     latencies_s: Sequence[float]
     replica_s: float
     failed: int = 0
+    by_policy: float = math.nan  # share of decisions that the service's policy took
+    replicas: Sequence[tuple[float, int]] = ()  # at times of the run, s
 
     def row(self, repeat: int) -> dict[str, Any]:
         found = np.array(self.latencies_s)
@@ -90,6 +101,7 @@ class Arm:
             "policy": self.name,
             "requests": len(found),
             "failed": self.failed,
+            "by_policy": self.by_policy,
             "replica_s": self.replica_s,
             "p50_s": float(np.percentile(found, 50)),
             "p99_s": float(np.percentile(found, 99)),

@@ -7,12 +7,13 @@ the same times, each in an application of its own.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import sys
 import threading
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
@@ -47,17 +48,18 @@ from loadmaster.serving.client import Client
 CORES = 3  # of a run: a replica that starts takes 5 s of a core, and four policies start dozens
 SAMPLE_S = 2.0  # `serve.status` takes 50 ms of a processor
 CLIENT_S = 60.0  # longest wait for an answer
+DECISIONS = 100  # of a run; there are fewer
 
-Row = dict[str, Any]
+Run = tuple[int, list[Arm]]  # repeat, and what every policy did
 
 
-def real_runs(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Row]:
-    """Run all repeats; yields a row for each policy of each."""
+def real_runs(report_step: Callable[[str], None], repeats: int, folder: Path) -> Iterator[Run]:
+    """Run all repeats; yields each as it ends."""
     at_once = min(max((os.cpu_count() or 1) // CORES, 1), repeats)
-    minutes = (REAL.warm_up_s + REAL.length_s) / 60
+    minutes = (REAL.warm_up_s + REAL.counted_s) / 60
     report_step(f"ray-serve: {repeats} runs of {minutes:g} minutes, {at_once} at once")
     context = get_context("spawn")
-    running: dict[Any, tuple[BaseProcess, Path]] = {}  # by the end that rows come from
+    running: dict[Any, tuple[BaseProcess, Path]] = {}  # by the end that runs come from
     try:
         for first in range(at_once):
             reader, writer = context.Pipe(duplex=False)
@@ -70,7 +72,7 @@ def real_runs(report_step: Callable[[str], None], repeats: int, folder: Path) ->
         while running:
             for ready in wait(list(running)):
                 try:
-                    yield from cast(Connection, ready).recv()
+                    yield cast(Connection, ready).recv()
                 except EOFError:
                     ended, log = running.pop(ready)
                     ended.join()
@@ -84,18 +86,18 @@ def real_runs(report_step: Callable[[str], None], repeats: int, folder: Path) ->
 
 
 def _send_runs(writer: Connection, repeats: Sequence[int], log: Path) -> None:
-    """Run these repeats one after the other, and send the rows of each; faults go to the log."""
+    """Run these repeats one after the other, and send each; faults go to the log."""
     os.setsid()  # Ctrl-C reaches the parent only, which sends SIGTERM: once, not in the clean-up
     with ray_output_in(log):
         try:
-            for repeat, found in _runs(repeats):
-                writer.send([arm.row(repeat) for arm in found])
+            for run in _runs(repeats):
+                writer.send(run)
         except BaseException:
             traceback.print_exc()
             sys.exit(1)
 
 
-def _runs(repeats: Sequence[int]) -> Iterator[tuple[int, list[Arm]]]:
+def _runs(repeats: Sequence[int]) -> Iterator[Run]:
     os.environ[EXPORT_VARIABLE] = f"{1000 * EXPORT_S / REAL.speed:.0f}"
     with (
         terminable(),
@@ -105,7 +107,7 @@ def _runs(repeats: Sequence[int]) -> Iterator[tuple[int, list[Arm]]]:
         client = Client(server.url, deadline_s=30.0)
         for repeat in repeats:
             client.pause("aware", tenant=tenant(HPA, repeat))  # the service's rule decides
-            yield repeat, _run(server.url, repeat)
+            yield repeat, _run(client, server.url, repeat)
 
 
 def arms(url: str, repeat: int) -> Mapping[str, dict[str, Any]]:
@@ -143,7 +145,7 @@ def tenant(name: str, repeat: int) -> str:
     return f"{name}-{repeat}"
 
 
-def _run(url: str, repeat: int) -> list[Arm]:
+def _run(client: Client, url: str, repeat: int) -> list[Arm]:
     """Run all policies at the same time, each in an application of its own."""
     from ray import serve
 
@@ -165,9 +167,22 @@ def _run(url: str, repeat: int) -> list[Arm]:
         for name in handles:
             serve.delete(name)
     return [
-        Arm(name, latencies_s, counter.seconds[name], failed)
+        Arm(
+            name,
+            latencies_s,
+            counter.seconds[name],
+            failed,
+            _by_policy(client, tenant(name, repeat)),
+            counter.replicas[name],
+        )
         for name, (latencies_s, failed) in found.items()
     ]
+
+
+def _by_policy(client: Client, name: str) -> float:
+    """Share of the service's decisions for a tenant that its policy took; NaN without any."""
+    found = client.decisions("aware", limit=DECISIONS, tenant=name)
+    return sum(one.source == "policy" for one in found) / len(found) if found else math.nan
 
 
 async def _load(handle: Any, due: Sequence[Arrival], began: float) -> tuple[list[float], int]:
@@ -193,11 +208,12 @@ async def _load(handle: Any, due: Sequence[Arrival], began: float) -> tuple[list
 
 
 class _ReplicaCounter(threading.Thread):
-    """Adds up the time of replicas that start or run over the peak, for each application."""
+    """Adds up the time of replicas that start or run while it counts, for each application."""
 
     def __init__(self, began: float) -> None:
         super().__init__(daemon=True)
         self.seconds: Counter[str] = Counter()
+        self.replicas: dict[str, list[tuple[float, int]]] = defaultdict(list)  # since when
         self._began = began
         self._stopped = threading.Event()
 
@@ -208,13 +224,16 @@ class _ReplicaCounter(threading.Thread):
         while not self._stopped.wait(SAMPLE_S):
             applications = serve.status().applications
             now = time.monotonic()
-            begin, end = max(last, self._began), min(now, self._began + REAL.length_s)
+            begin, end = max(last, self._began), min(now, self._began + REAL.counted_s)
             last = now
             for name, application in applications.items():
                 if (found := application.deployments.get(SLEEPER)) is not None:
                     states = found.replica_states.items()
                     count = sum(number for state, number in states if state != "STOPPING")
                     self.seconds[name] += count * max(end - begin, 0.0)
+                    seen = self.replicas[name]
+                    if not seen or seen[-1][1] != count:
+                        seen.append((now - self._began, count))
 
     def __enter__(self) -> Self:
         self.start()

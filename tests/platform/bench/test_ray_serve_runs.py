@@ -12,12 +12,13 @@ import pytest
 
 from loadmaster.envs.errors import InputError
 from loadmaster.platform.bench.engines import ray_serve_runs
+from loadmaster.platform.bench.engines.ray_serve_load import Arm
 from loadmaster.platform.bench.engines.ray_serve_runs import CORES, real_runs
 
 
 def give(writer: Connection, repeats: Sequence[int], log: Path) -> None:
     for repeat in repeats:
-        writer.send([{"repeat": repeat, "process": os.getpid(), "log": log.name}])
+        writer.send((repeat, [Arm(str(os.getpid()), (0.1,), 1.0), Arm(log.name, (0.1,), 1.0)]))
 
 
 def fail(writer: Connection, repeats: Sequence[int], log: Path) -> None:
@@ -26,7 +27,7 @@ def fail(writer: Connection, repeats: Sequence[int], log: Path) -> None:
 
 
 def hang(writer: Connection, repeats: Sequence[int], log: Path) -> None:
-    writer.send([{"repeat": repeats[0]}])
+    writer.send((repeats[0], []))
     time.sleep(600)
 
 
@@ -40,11 +41,11 @@ def test_repeats_are_shared_among_processes(
 ) -> None:
     monkeypatch.setattr(ray_serve_runs, "_send_runs", give)
     steps: list[str] = []
-    rows = list(real_runs(steps.append, 3, tmp_path))
-    assert sorted(row["repeat"] for row in rows) == [0, 1, 2]
-    assert len({row["process"] for row in rows}) == 2
-    assert {row["log"] for row in rows} == {"runs-0.log", "runs-1.log"}
-    assert steps == ["ray-serve: 3 runs of 18 minutes, 2 at once"]
+    runs = list(real_runs(steps.append, 3, tmp_path))
+    assert sorted(repeat for repeat, _ in runs) == [0, 1, 2]
+    assert len({arms[0].name for _, arms in runs}) == 2
+    assert {arms[1].name for _, arms in runs} == {"runs-0.log", "runs-1.log"}
+    assert steps == ["ray-serve: 3 runs of 11.5 minutes, 2 at once"]
 
 
 def test_failed_process_is_one_line_that_names_its_log(
@@ -60,8 +61,8 @@ def test_processes_end_with_the_measurement(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(ray_serve_runs, "_send_runs", hang)
-    rows = real_runs(lambda step: None, 2, tmp_path)
-    next(rows)
+    runs = real_runs(lambda step: None, 2, tmp_path)
+    next(runs)
     assert len(active_children()) == 2
-    rows.close()
+    runs.close()
     assert not active_children()
