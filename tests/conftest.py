@@ -29,10 +29,10 @@ ORDER = (PARSED, "docker", "e2e", LIVE, "")  # of folders and groups; "": all ot
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest groups first, so that both processes end at about the same time."""
-    items.sort(key=lambda item: ORDER.index(_group(item)))
+    items.sort(key=lambda item: ORDER.index(group_of(item)))
 
 
-def _group(item: pytest.Item) -> str:
+def group_of(item: pytest.Item) -> str:
     if _uses_live_service(str(item.path)):
         return LIVE
     return next((part for part in item.path.parts if part in ORDER), "")
