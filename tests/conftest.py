@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import secrets
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.object_store import CREDENTIALS, ObjectStore, object_store
 os.environ["OMP_NUM_THREADS"] = "1"
 # Ray ends a node, and with it the tests' process, whose agent is not up within 30 s, by default.
 os.environ.update({"RAY_agent_register_timeout_ms": "300000"})
+# Compiled modules are kept, also of the tests: hundreds of processes start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ.pop("COLUMNS", None)  # tables have the width of a pipe
 
 LIVE = "live"  # group of the files that use the service on Ray Serve
