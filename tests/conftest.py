@@ -94,8 +94,11 @@ def ray_session(root: Path) -> Iterator[None]:
             for name, value in serve_session.ENVIRONMENT.items():
                 for_workers.setenv(name, value)
             for_workers.setenv("RAY_metrics_report_interval_ms", "1000")  # not ten seconds
+            for_workers.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")  # of figures of the node
             for name, value in CREDENTIALS.items():  # of the S3 server, which may start later
                 for_workers.setenv(name, value)
+            # Nobody reads the logs: the process that would look for lines takes 2% of a core.
+            for_workers.setattr("ray._private.node.Node.start_log_monitor", lambda _: None)
             start_local(folder, num_cpus=2, object_store_memory=128 * 2**20)
         stack.callback(ray.shutdown)
         yield
