@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import secrets
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,9 @@ from tests.object_store import CREDENTIALS, ObjectStore, object_store
 os.environ["OMP_NUM_THREADS"] = "1"
 # Ray ends a node, and with it the tests' process, whose agent is not up within 30 s, by default.
 os.environ.update({"RAY_agent_register_timeout_ms": "300000"})
+# Compiled modules are kept, also of the tests: hundreds of processes start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 os.environ.pop("COLUMNS", None)  # tables have the width of a pipe
 
 LIVE = "live"  # group of the files that use the service on Ray Serve
@@ -29,10 +33,10 @@ ORDER = (PARSED, "docker", "e2e", LIVE, "")  # of folders and groups; "": all ot
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest groups first, so that both processes end at about the same time."""
-    items.sort(key=lambda item: ORDER.index(_group(item)))
+    items.sort(key=lambda item: ORDER.index(group_of(item)))
 
 
-def _group(item: pytest.Item) -> str:
+def group_of(item: pytest.Item) -> str:
     if _uses_live_service(str(item.path)):
         return LIVE
     return next((part for part in item.path.parts if part in ORDER), "")
@@ -90,8 +94,11 @@ def ray_session(root: Path) -> Iterator[None]:
             for name, value in serve_session.ENVIRONMENT.items():
                 for_workers.setenv(name, value)
             for_workers.setenv("RAY_metrics_report_interval_ms", "1000")  # not ten seconds
+            for_workers.setenv("REPORTER_UPDATE_INTERVAL_MS", "60000")  # of figures of the node
             for name, value in CREDENTIALS.items():  # of the S3 server, which may start later
                 for_workers.setenv(name, value)
+            # Nobody reads the logs: the process that would look for lines takes 2% of a core.
+            for_workers.setattr("ray._private.node.Node.start_log_monitor", lambda _: None)
             start_local(folder, num_cpus=2, object_store_memory=128 * 2**20)
         stack.callback(ray.shutdown)
         yield

@@ -20,7 +20,6 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
-from loadmaster.envs.compiled import cache_root
 from loadmaster.envs.errors import InputError
 from loadmaster.models.files import atomic_binary_file
 
@@ -148,7 +147,7 @@ def wheel(root: Path | None = None, cache: Path | None = None) -> Path:
     digest, as Ray identifies wheels by name.
     """
     root = root or Path(__file__).resolve().parents[2]
-    folder = cache or cache_root() / "wheels"
+    folder = cache or _own_cache()
     checkout = is_checkout(root)
     files = sources(root) if checkout else installed_files(root)
     digest = digest_of(files)
@@ -161,6 +160,12 @@ def wheel(root: Path | None = None, cache: Path | None = None) -> Path:
     _write(content, path)
     _delete_old(folder)
     return path
+
+
+def _own_cache() -> Path:
+    from loadmaster.envs.compiled import cache_root  # late: numba takes most of a second
+
+    return cache_root() / "wheels"
 
 
 def digest_of(files: Files) -> str:

@@ -1,7 +1,5 @@
 """Train, export and evaluate DAS by commands."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,6 @@ from tests.platform.cli.one_line import Cli
 
 pytestmark = pytest.mark.slow
 
-LOADMASTER = str(Path(sys.executable).with_name("loadmaster"))
 SETTINGS = {
     "environment.jobs": 20,
     "environment.max_queue": 12,
@@ -34,18 +31,10 @@ def test_trained_bundle_is_evaluated_beside_baselines(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    import ray
-
     cli = Cli(capsys)
     monkeypatch.chdir(tmp_path)
-    address = ray.get_runtime_context().gcs_address
-    command = ["train", "das", "--workers", "1", "--output", "run", "--address", address]
-    given = [part for name, value in SETTINGS.items() for part in ("--set", f"{name}={value}")]
-    # In a process of its own, on the running Ray cluster.
-    done = subprocess.run(
-        [LOADMASTER, *command, *given], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr
+    given = " ".join(f"--set {name}={value}" for name, value in SETTINGS.items())
+    cli(f"train das --workers 0 --output run {given}")
     exported = cli.json("export run mine --which last")
     bundle = load_bundle(tmp_path / "mine")
     assert (bundle.system, bundle.name, bundle.sha256) == ("das", "mine", exported["sha256"])

@@ -130,6 +130,7 @@ def test_training_survives_ctrl_c_and_is_stopped(cluster: Cluster, submitted: Su
     assert "iteration " in jobs.logs(job)
 
 
+@pytest.mark.long
 def test_killed_training_goes_on_from_its_checkpoint(cluster: Cluster) -> None:
     """One run of all iterations, though its driver is killed in the middle."""
     settings = {**TINY, "training.iterations": 12}

@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,15 +13,18 @@ import pytest
 
 from loadmaster.models.bundle import load_bundle
 from loadmaster.models.storage import Location
+from loadmaster.platform.cli.main import main
 from loadmaster.platform.systems.bundle_ref import bundle_of_run
 from loadmaster.platform.training.run_folder import RunFolder
 from tests.e2e.test_train import Command, joined, rows_of, settings
 from tests.object_store import ObjectStore
 from tests.platform.cli.one_line import Captured, Cli
+from tests.serving.live import free_port
 
 pytestmark = pytest.mark.slow
 LAST = 10  # iterations
 ENDLESS = 100_000
+WITHOUT_WORKERS = ["--workers", "0"]  # of the option given twice, the last one holds
 CHANGED: dict[str, Any] = {"checkpoints__every": 3, "checkpoints__last": 2, "validation__every": 2}
 
 
@@ -68,6 +72,16 @@ def runs(ray_session: None, s3: ObjectStore, tmp_path_factory: pytest.TempPathFa
     return Runs(folder / "run", remote, reached)
 
 
+@pytest.fixture(scope="module")
+def finished(ray_session: None, s3: ObjectStore) -> Location:
+    """A run in a bucket, trained in this process."""
+    run = Location.of(f"{s3.bucket()}/runs/run")
+    given = settings(training__iterations=LAST, **CHANGED)
+    assert main(["train", *given, *WITHOUT_WORKERS, "--output", str(run)]) == 0
+    assert published(run)["status"] == "finished"
+    return run
+
+
 @pytest.mark.long
 def test_killed_run_resumes_from_its_url_as_if_uninterrupted(runs: Runs, tmp_path: Path) -> None:
     assert 3 <= runs.reached < LAST
@@ -87,43 +101,50 @@ def test_killed_run_resumes_from_its_url_as_if_uninterrupted(runs: Runs, tmp_pat
 
 
 def test_policy_of_a_run_at_a_url_is_used_by_every_command(
-    runs: Runs, tmp_path: Path, capsys: Captured
+    finished: Location, tmp_path: Path, capsys: Captured
 ) -> None:
-    cli, bundle = Cli(capsys), f"{runs.remote.parent}/policies/mine"
-    exported = cli.json(f"export {runs.remote} {bundle}")
+    cli, bundle = Cli(capsys), f"{finished.parent}/policies/mine"
+    exported = cli.json(f"export {finished} {bundle}")
     assert (exported["name"], exported["bundle"]) == ("mine", bundle)
-    assert cli.error(f"export {runs.remote} {bundle}").count(bundle) == 1
+    assert cli.error(f"export {finished} {bundle}").count(bundle) == 1
     settings = "--seeds 2 --set workload=toy --set jobs=3 --set executors=4"
-    policies = f"--policy {bundle} --policy {runs.remote} --output {tmp_path / 'results'}"
+    policies = f"--policy {bundle} --policy {finished} --output {tmp_path / 'results'}"
     found = cli.json(f"evaluate decima {policies} {settings}")["learned"]
-    assert {each["folder"] for each in found.values()} == {bundle, str(runs.remote)}
+    assert {each["folder"] for each in found.values()} == {bundle, str(finished)}
     cli(f"replay {bundle} --policy fair -o {tmp_path / 'replay.html'}")
     assert (tmp_path / "replay.html").stat().st_size > 10_000
-    curve = cli.json(f"curve mine={runs.remote} -o {tmp_path / 'curve.png'}")
-    assert curve["runs"][0]["run"] == str(runs.remote)
+    curve = cli.json(f"curve mine={finished} -o {tmp_path / 'curve.png'}")
+    assert curve["runs"][0]["run"] == str(finished)
 
 
 def test_bucket_that_vanishes_ends_the_run_with_one_line(
-    runs: Runs, s3: ObjectStore, tmp_path: Path
+    ray_session: None,
+    s3: ObjectStore,
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bucket = s3.bucket()
     run = Location.of(f"{bucket}/run")
-    (tmp_path / "tmp").mkdir()
-    env = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
-    given = settings(training__iterations=ENDLESS, **CHANGED)
-    command = Command(*given, "--output", str(run), *joined(), cwd=tmp_path, env=env)
-    try:
-        command.wait_until(lambda: latest_checkpoint(run) >= 0)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def vanish() -> None:
+        while latest_checkpoint(run) < 0:
+            time.sleep(0.02)
         s3.delete(bucket)
-        done = command.done()
-    finally:
-        command.kill()
-    assert done.code == 2
-    assert "Traceback" not in done.err
-    line = done.err.splitlines()[-1]
+
+    given = settings(training__iterations=ENDLESS, training__minutes=2, **CHANGED)
+    with ThreadPoolExecutor(1) as thread:
+        vanished = thread.submit(vanish)
+        code = main(["train", *given, *WITHOUT_WORKERS, "--output", str(run)])
+        vanished.result(timeout=60)
+    err = capsys.readouterr().err
+    assert code == 2
+    assert "Traceback" not in err
+    line = err.splitlines()[-1]
     assert line.startswith(f"error: cannot write {run}/")
     assert "NO_SUCH_BUCKET" in line
-    (kept,) = (tmp_path / "tmp").glob("loadmaster-*/run")
+    (kept,) = tmp_path.glob("loadmaster-*/run")
     assert line.endswith(f"kept in {kept}")
     assert RunFolder.open(kept).latest_checkpoint().is_dir()  # --resume takes this folder
 
@@ -140,8 +161,8 @@ COMMANDS = (  # that take a URL
     "export {url} {url}-2",
     "replay --log {url}",
     "curve {url}",
-    "serve --bundle decima={url}",
-    "serve --set systems.decima.log.folder={url}",
+    "serve --port {port} --bundle decima={url}",
+    "serve --port {port} --set systems.decima.log.folder={url}",
 )
 
 
@@ -158,9 +179,9 @@ def test_missing_bucket_is_refused_at_the_start(
     s3: ObjectStore, empty_folder: Path, capsys: Captured
 ) -> None:
     began, cli = time.monotonic(), Cli(capsys)
-    url = "s3://no-such-bucket/run"
+    url, port = "s3://no-such-bucket/run", free_port()
     for line in COMMANDS:
-        assert url in cli.error(line.format(url=url)), line
+        assert url in cli.error(line.format(url=url, port=port)), line
     for line in ("evaluate decima --output", "retrain decima --from x --output", "serve --folder"):
         assert "expected a local folder" in cli.error(f"{line} {url}")
     assert time.monotonic() - began < 60
@@ -171,10 +192,10 @@ def test_wrong_credentials_are_refused_at_the_start(
 ) -> None:
     run = Location.of(f"{s3.bucket()}/run")
     (run / "manifest.json").write(b"{}")
-    cli = Cli(capsys)
+    cli, port = Cli(capsys), free_port()
     for line in COMMANDS:
         with s3.credentials_checked():
-            error = cli.error(line.format(url=run))
+            error = cli.error(line.format(url=run, port=port))
         assert str(run) in error, line
         assert "AWS_ACCESS_KEY_ID" in error, line
     assert run.parent.files() == {"run/manifest.json": 2}

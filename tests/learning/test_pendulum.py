@@ -7,7 +7,7 @@ from loadmaster.envs.settings import build_settings
 from loadmaster.platform.bench.pendulum import EPISODE, RECIPE, PendulumTraining
 from loadmaster.platform.training.trainer import Trainer
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 Settings = dict[str, object]
 UNTRAINED, ENOUGH = -1000.0, -250.0  # mean returns; -150 is about the best of any policy

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from loadmaster.serving.settings import ServeSettings
 from loadmaster.serving.system import find_endpoint
 from loadmaster.serving.worker.worker import SystemWorker, freeze_gc
 from tests.bundles import make_bundle
+from tests.conftest import LIVE, group_of
 from tests.serving import toy
 from tests.serving.asgi import Answer, send_request
 from tests.serving.live import DEADLINE_MS, FLAPS, WINDOW, Live, free_port
@@ -140,12 +142,55 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalServic
     here.close()
 
 
+class LiveService:
+    """The service on Ray Serve, started for the first test of the group LIVE, ended after the last.
+
+    Its eight processes would take a fifth of a core from all tests that follow.
+    """
+
+    def __init__(self, make_folder: Callable[[str], Path]) -> None:
+        self._make_folder, self._open = make_folder, ExitStack()
+        self._running: Live | None = None
+
+    def running(self) -> Live:
+        if self._running is None:
+            self._running = self._open.enter_context(_serving(self._make_folder("live")))
+        return self._running
+
+    def end(self) -> None:
+        self._running = None
+        self._open.close()
+
+
+SERVICE = pytest.StashKey[LiveService]()
+
+
 @pytest.fixture(scope="session")
-def live(ray_session: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+def live_service(
+    ray_session: None, tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config
+) -> Iterator[LiveService]:
+    service = pytestconfig.stash[SERVICE] = LiveService(tmp_path_factory.mktemp)
+    yield service
+    service.end()
+
+
+@pytest.fixture
+def live(live_service: LiveService) -> Live:
     """One service on Ray Serve for all tests that need it: the toy and the built-in systems."""
+    return live_service.running()
+
+
+@pytest.hookimpl(trylast=True)  # after the test's own fixtures
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    service = item.config.stash.get(SERVICE, None)
+    if service is not None and (nextitem is None or group_of(nextitem) != LIVE):
+        service.end()
+
+
+@contextmanager
+def _serving(base: Path) -> Iterator[Live]:
     from loadmaster.platform.ray.serve_session import serving, wait_until_ready
 
-    base = tmp_path_factory.mktemp("live")
     port = free_port()
     service = Live(port, base / "kept", base / "bundles")
     one = {"endpoint": toy.REFERENCE, "bundle": service.bundle(), "deadline_ms": DEADLINE_MS}

@@ -47,20 +47,16 @@ SMALL = replace(RECIPE, algorithm=small_algorithm)
 
 @pytest.mark.parametrize("sizes", [{"workers": 3}, {"workers": 1, "learners": 2}])
 def test_number_of_learners_does_not_change_the_steps(start: Start, sizes: dict[str, int]) -> None:
-    alone, many = start(SMALL, tiny()), start(SMALL, tiny(**sizes))
+    """They stop after the same pass: if each stopped at its own KL, they would wait for others."""
+    alone = start(SMALL, tiny())
+    many = start(SMALL, tiny(**sizes, epochs=6, stop_at_kl=3.5e-5))  # exceeded in the second pass
     for _ in range(3):
         one, other = alone.step(), many.step()
         for name in SAME:
             # Sums in another order: Adam enlarges the rounding of gradients that should be 0.
             assert other[name] == pytest.approx(one[name], rel=0.02, abs=1e-3), name
-
-
-@pytest.mark.parametrize("sizes", [{"workers": 2}, {"workers": 1, "learners": 2}])
-def test_learners_stop_after_the_same_pass(start: Start, sizes: dict[str, int]) -> None:
-    """If each stopped at its own KL, they would wait for each other."""
-    trainer = start(SMALL, tiny(**sizes, epochs=6, stop_at_kl=1e-5))
-    assert trainer.step()["kl"] > 1e-5
-    assert trainer.step()["iteration"] == 2
+        assert other["kl"] == pytest.approx(one["kl"], rel=0.1)  # of two passes: others differ more
+    assert other["iteration"] == 3
 
 
 class KilledLearner(InputDrivenLearner):

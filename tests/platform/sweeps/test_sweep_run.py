@@ -399,7 +399,7 @@ def test_tiny_sweep_of_decima(root: Path, tmp_path: Path, monkeypatch: Patch, cl
 
     task = "--set workload=toy --set jobs=3 --set executors=4"
     judged = cli.json(
-        f"evaluate decima --sweep {out} --seeds 2 --workers 2 {task} --output {out}/e"
+        f"evaluate decima --sweep {out} --seeds 2 --workers 1 {task} --output {out}/e"
     )
     assert {name for group in judged["groups"] for name in group["trials"]} == {
         trial["name"] for trial in trials
