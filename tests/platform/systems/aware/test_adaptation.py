@@ -19,6 +19,7 @@ from loadmaster.envs.pod_scaling.episode import build_setup
 from loadmaster.envs.pod_scaling.settings import PodScalingSettings
 from loadmaster.models.aware.adaptation import FIRST_SEED, Adaptation
 from loadmaster.models.aware.choice import MEMORY_FORMAT, unpack
+from loadmaster.models.aware.estimates import ESTIMATE_COLUMNS
 from loadmaster.models.aware.policy import AwarePolicy
 from loadmaster.models.bundle import load_bundle
 from loadmaster.platform.systems.aware import adaptation, fine_tuning
@@ -78,7 +79,7 @@ def test_episodes_are_compared_on_the_same_seeds(bundle: Path, cli: Cli) -> None
     written = json.loads(Path("out/application.json").read_text())
     assert written["bundle"] == {"name": "mine", "version": load_bundle(bundle).version}
     assert written["memory_format"] == MEMORY_FORMAT
-    assert len(written["estimates"]) == 18
+    assert len(written["estimates"]) == ESTIMATE_COLUMNS
     assert any(written["embedding"])
 
 
