@@ -172,4 +172,5 @@ def test_command_that_is_killed_leaves_the_jobs_to_slurm(cluster: SlurmCluster) 
         running.kill()
     for job in (first, second):
         wait_for(lambda job=job: where(cluster, job).startswith("RUNNING"))
-    assert sorted(cluster.run("squeue", "-h", "-o", "%i").split()) == [str(first), str(second)]
+    listed = cluster.run("squeue", "-h", "-t", "PD,R", "-o", "%i").split()
+    assert sorted(listed) == [str(first), str(second)]
