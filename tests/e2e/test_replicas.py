@@ -308,3 +308,6 @@ def test_gateways_scale_by_the_decisions_of_another_service(service: Service) ->
         with Load(service, pause_s=0.0).running():
             service.wait_for_replicas(lambda found: len(found) == 3)
         service.wait_for_replicas(lambda found: len(found) == 1)
+    asked = [one.body["state"] for one in received if one.path.endswith("/decide")]
+    assert any(state["reports"]["requests"][-1] for state in asked), "the gateways' load is in it"
+    assert {1, 3} <= {state["plan"]["replicas"] for state in asked}

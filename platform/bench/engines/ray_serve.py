@@ -1,10 +1,11 @@
 """Autoscaling of Ray Serve: replica-seconds and p99 by Serve's default policy and by the service.
 
 In a real Serve: one peak, all policies at the same time, each in an application of its own, with
-the same requests at the same times, so they are paired by repeat. Time runs twice as fast there: a
-control step is 30 s instead of 60, and Serve's delays are half of their defaults, so the peak of 12
-minutes stands for 24, and the six after it for 12. And in a model of Serve: the same peaks, to see
-how true it is, and peaks of three hours. Replicas sleep; work is exponential with a mean of 0.2 s.
+the same requests at the same times, so they are paired by repeat. Time runs three times as fast
+there: a control step is 20 s instead of 60, and Serve's delays are a third of their defaults, so
+the peak of 7 minutes stands for 21, and the time that is counted after it for ten. And in a model
+of Serve: the same peaks, to see how true it is, and peaks of three hours. Replicas sleep; work is
+exponential with a mean of 0.2 s.
 """
 
 from __future__ import annotations

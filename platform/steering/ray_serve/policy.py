@@ -75,7 +75,7 @@ class ServicePolicy:
         answer = decider.answer
         if answer is not None and now_s - answer.at_s > settings.fresh_s:  # < 0: came since now_s
             answer = None
-        floor = self._floor_of(settings, view, rule)
+        floor = self._floor_of(settings, decider, view, rule)
         if settings.mode != "act" or answer is None or context.current_num_replicas == 0:
             found = rule
         else:
@@ -97,7 +97,9 @@ class ServicePolicy:
             float(context.total_queued_requests or 0.0),
         )
 
-    def _floor_of(self, settings: PolicySettings, view: View, rule: float) -> float:
+    def _floor_of(
+        self, settings: PolicySettings, decider: Decider, view: View, rule: float
+    ) -> float:
         """What requests that have waited for a replica for `queued_s` call for.
 
         That is what serves the arrivals and clears the queue within the SLO, and no more than the
@@ -112,10 +114,10 @@ class ServicePolicy:
             self._queued_since_s = view.at_s
         since_s = self._queued_since_s
         if since_s is not None and view.at_s - since_s >= settings.queued_s:
-            needed = None if self.decider is None else self.decider.history.needed(view.queued or 0)
-            wanted = math.ceil(rule) if needed is None else min(math.ceil(rule), math.ceil(needed))
-            self._floor = float(max(wanted, min(view.target, math.ceil(rule))))
-            self._floor_ends_s = view.at_s + settings.step_s
+            floor, needed = math.ceil(rule), decider.history.needed(view.queued or 0.0)
+            if needed is not None:
+                floor = min(floor, max(math.ceil(needed), view.target))
+            self._floor, self._floor_ends_s = float(floor), view.at_s + settings.step_s
         return self._floor if view.at_s < self._floor_ends_s else 0.0
 
     def _started(self, settings: PolicySettings, context: Any) -> Decider:

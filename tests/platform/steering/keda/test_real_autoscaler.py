@@ -1,6 +1,6 @@
 """Replicas that KEDA's autoscaler sets: a real HorizontalPodAutoscaler on a real control plane.
 
-KEDA's part is played: it registers an API of external metrics, whose values it requests from the
+KEDA's part is simulated: it registers an API of external metrics, whose values it requests from the
 scaler by gRPC, and creates the autoscaler of the ScaledObject in docs/keda.md. Opt-in.
 """
 

@@ -3,7 +3,7 @@
     python -m tests.platform.steering.kubernetes.run_control_plane
 
 It has a node without GPUs and two with four each, and the Deployment shop/cart, whose metrics a
-played Prometheus serves: three pods that use 95% of their CPU. Pods run for as many seconds as
+simulated Prometheus serves: three pods that use 95% of their CPU. Pods run for as many seconds as
 their annotation `tests.loadmaster.dev/run-s` has, or until they are deleted. kube-scheduler
 requests the extender at the default port of `loadmaster steer kubernetes-gpu`.
 """

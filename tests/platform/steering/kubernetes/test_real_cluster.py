@@ -1,7 +1,7 @@
 """MPA objects on a real control plane: modes, rights, faults, the command; opt-in.
 
 The steerer has the rights of docker/kubernetes/rbac.yaml and no others. Controllers make the pods,
-kube-scheduler binds them, and their kubelets are played.
+kube-scheduler binds them, and their kubelets are simulated.
 """
 
 import os
