@@ -105,9 +105,13 @@ class Cluster:
         return Counter(one["involvedObject"]["name"] for one in self._events("Scheduled"))
 
     def failures(self, name: str) -> str:
-        """Messages of kube-scheduler's events about a pod that waits."""
-        events = self._events("FailedScheduling")
+        """Why a pod waits, by its condition PodScheduled and kube-scheduler's events about it.
+
+        An event of a pod that has not changed since the last one is counted, without its message.
+        """
+        pod, events = self.pods()[name], self._events("FailedScheduling")
         about = [one for one in events if one["involvedObject"]["name"] == name]
+        about += pod["status"].get("conditions") or ()
         return "; ".join(one.get("message") or "" for one in about)
 
     def _events(self, reason: str) -> list[dict[str, Any]]:
