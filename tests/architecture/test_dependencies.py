@@ -44,6 +44,7 @@ def distributions() -> dict[str, set[str]]:
     return {top: {normalised(name) for name in names} for top, names in provided.items()}
 
 
+@pytest.mark.slow
 def test_every_import_is_declared(root: Path) -> None:
     known = declared(root)
     assert {"ray", "torch", "fastapi", "uvicorn"} <= known

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 
 def where_platform_is() -> dict[str, object]:
     """Runs in other processes: import what the trap would kill, and tell what was found."""
@@ -33,6 +35,7 @@ def test_platform_has_no_init(root: Path) -> None:
     assert not (root / "platform" / "__init__.py").exists()
 
 
+@pytest.mark.slow
 def test_driver_from_the_root(root: Path) -> None:
     script = inspect.getsource(where_platform_is) + (
         "import json\nprint(json.dumps(where_platform_is()))"
@@ -48,6 +51,7 @@ def test_driver_from_the_root(root: Path) -> None:
     assert_not_shadowed(json.loads(answer.stdout), root)
 
 
+@pytest.mark.slow
 def test_worker_of_a_ray_job(root: Path, ray_session: None) -> None:
     import ray
 

@@ -12,6 +12,8 @@ import pytest
 
 from tests.bundles import make_bundle
 
+pytestmark = pytest.mark.slow
+
 PACKAGES = ("envs", "models", "serving", "platform")
 
 
