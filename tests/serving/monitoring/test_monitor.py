@@ -282,12 +282,14 @@ def took_s(work: Callable[[], object]) -> float:
 
 
 def test_record_and_history_of_an_hour_take_little_time() -> None:
-    """Both run in the gateway's event loop."""
+    """Both run in the gateway's event loop, and must not go over all decisions."""
     monitor, noise = Monitor(), random.Random(0)
-    for number in range(20_000):
-        decide(monitor, NOW + number / 5, latency_ms=noise.lognormvariate(1.0, 1.0))
-    assert took_s(monitor.record) < 0.005
-    assert took_s(lambda: monitor.history(NOW + 4000)) < 0.005
+    latencies_ms = [noise.lognormvariate(1.0, 1.0) for _ in range(20_000)]
+    for number, latency_ms in enumerate(latencies_ms):
+        decide(monitor, NOW + number / 5, latency_ms=latency_ms)
+    all_s = took_s(lambda: json.dumps(latencies_ms))
+    assert took_s(monitor.record) < all_s / 4
+    assert took_s(lambda: monitor.history(NOW + 4000)) < all_s / 4
 
 
 def test_record_is_not_changed_by_later_counts() -> None:
