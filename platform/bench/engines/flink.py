@@ -1,9 +1,10 @@
 """Instances and lag of a real Flink job under a peak: fixed plans, Flink's rule, and SURE.
 
 Two loads: `daily` rises threefold in two hours, as the steepest of the load that SURE was trained
-on; `steep` sixfold in half an hour. Jobs get the same load at the same time in one cluster: one
-keeps the plan for the peak, one a plan of as many instance-hours as SURE takes, one is steered by
-the rule `flink`, two by the shipped SURE policy, alone and with the load floor of the engine Flink
+on; `steep` sixfold in half an hour. `steep-slow` is the same at a third of the pace, for which a
+rescale costs a third. Jobs get the same load at the same time in one cluster: one keeps the plan
+for the peak, one a plan of as many instance-hours as SURE takes, one is steered by the rule
+`flink`, two by the shipped SURE policy, alone and with the load floor of the engine Flink
 (`load_floor`). Tasks wait instead of computing, so that the jobs fit on two cores. `flink_load.py`
 has the loads and the pace, `flink_lag.py` the parts of the lag.
 """
@@ -33,15 +34,17 @@ from loadmaster.platform.bench.engines.flink_cluster import (
 )
 from loadmaster.platform.bench.engines.flink_lag import LagRow, Timeline, lag_row, minute_rows
 from loadmaster.platform.bench.engines.flink_load import (
-    MINUTE_S,
-    PACE,
+    FIXED_PLAN,
+    FLOOR,
+    MEAN_PLAN,
+    POLICY,
     PROFILES,
+    RULE,
     WARM_UP_MIN,
     PacedClient,
     Plan,
     Profile,
     load_rate,
-    paced_sleep,
 )
 from loadmaster.platform.bench.measurements import Figure, write_tables
 from loadmaster.platform.steering.core import Steerer
@@ -56,13 +59,10 @@ FIXED = {"parse": 6, "enrich": 3}  # busy for 80% at 1,200 records a second
 MOST = 8  # instances of a task
 SAMPLE_S = 0.4
 
-FIXED_PLAN, MEAN_PLAN, RULE, POLICY, FLOOR = ARMS = (
-    "fixed", "fixed-mean", "flink", "sure", "sure-floor",
-)  # fmt: skip
 LOAD_FLOOR = 0.9  # busy share, of the arm `sure-floor`
 RECOMMENDED = {RULE: RULE, POLICY: "bundle:sure", FLOOR: "bundle:sure"}
 TABLE, LAG_TABLE, MINUTES_TABLE = "flink.csv", "flink_lag.csv", "flink_minutes.csv"
-AT_ONCE = 2  # repeats in one cluster
+AT_ONCE = 12  # jobs in one cluster, at most
 
 
 @dataclass
@@ -143,13 +143,14 @@ class Arm:
         """Poll and decide each minute."""
         # One of its own: a policy is not for two threads.
         recommender = find_recommender([RECOMMENDED[self.arm]], ENDPOINT)
-        client = PacedClient(self._cluster.url, self._origin_s)
+        pace, minute_s = self.profile.pace, self.profile.minute_s
+        client = PacedClient(self._cluster.url, self._origin_s, pace)
         settings = FlinkSettings(
-            refresh_s=0.4 * PACE, cooldown_s=300, stale_s=900, pending_s=900,
+            refresh_s=0.4 * pace, cooldown_s=300, stale_s=900, pending_s=900,
             max_parallelism=MOST, rollback_after_s=300,
             load_floor=LOAD_FLOOR if self.arm == FLOOR else None,
         )  # fmt: skip
-        engine = FlinkJob(client, self.job, self.job, settings, self._clock, paced_sleep)
+        engine = FlinkJob(client, self.job, self.job, settings, self._clock, self._sleep)
         steerer, due = Steerer(recommender, "act"), time.time()
         while (now := time.time()) < end_s:
             result = steerer.step(engine, self._clock())
@@ -158,7 +159,7 @@ class Arm:
             if result.recommended:
                 wanted = {task: int(value) for task, value in result.wanted.items()}
                 self.samples.timeline.steps.append((time.time(), wanted))
-            due = max(due + MINUTE_S, now)
+            due = max(due + minute_s, now)
             time.sleep(max(due - time.time(), 0.0))
         client.close()
 
@@ -175,7 +176,7 @@ class Arm:
             timeline.times.append(now)
             timeline.due.append(counts.due)
             due_at = float(np.interp(counts.last + 1, timeline.due, timeline.times))
-            timeline.lag_s.append(PACE * (now - due_at))
+            timeline.lag_s.append(self.profile.pace * (now - due_at))
             timeline.plans.append({one["name"]: int(one["parallelism"]) for one in found})
             if now >= self.begin_s:
                 self.samples.pending.append(max(counts.due - counts.following, 0))
@@ -212,12 +213,15 @@ class Arm:
         )
 
     def _clock(self) -> float:
-        return self._origin_s + PACE * (time.time() - self._origin_s)
+        return self._origin_s + self.profile.pace * (time.time() - self._origin_s)
+
+    def _sleep(self, seconds: float) -> None:
+        time.sleep(seconds / self.profile.pace)
 
 
 def run_repeats(profile: Profile, repeats: Sequence[int]) -> list[Arm]:
     """Run all arms of some repeats at once, in a cluster of their own."""
-    slots = MOST * len(ARMS) * len(repeats)
+    slots = MOST * len(profile.arms) * len(repeats)
     settings = {
         **{name: value for name, value in QUICK.items() if name != RESCALE_DELAY},
         "execution.checkpointing.interval": "2 s",
@@ -232,11 +236,13 @@ def run_repeats(profile: Profile, repeats: Sequence[int]) -> list[Arm]:
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         cluster = stack.enter_context(flink_cluster(Path(name), 2, -(-slots // 2), settings))
         origin_s = time.time()
-        arms = [Arm(cluster, profile, one, arm, origin_s) for one in repeats for arm in ARMS]
+        arms = [
+            Arm(cluster, profile, one, arm, origin_s) for one in repeats for arm in profile.arms
+        ]
         for arm in arms:
             stack.enter_context(arm.load)
-        begin_s = time.time() + MINUTE_S * WARM_UP_MIN
-        end_s = begin_s + MINUTE_S * profile.measured_min
+        begin_s = time.time() + profile.minute_s * WARM_UP_MIN
+        end_s = begin_s + profile.minute_s * profile.measured_min
         for arm in arms:
             arm.begin_s = begin_s
         with ThreadPoolExecutor(2 * len(arms)) as pool:
@@ -253,7 +259,8 @@ def lag_rows(arms: Sequence[Arm]) -> Iterator[LagRow]:
     def parts(arm: Arm, base_s: float) -> LagRow:
         rescales = len(arm.samples.starts) - 1
         timeline = arm.samples.timeline
-        return lag_row(arm.key, timeline, arm.begin_s, base_s, SECONDS, PACE, rescales)
+        pace = arm.profile.pace
+        return lag_row(arm.key, timeline, arm.begin_s, base_s, SECONDS, pace, rescales)
 
     base = {arm.repeat: parts(arm, 0.0).rescales_s for arm in arms if arm.arm == FIXED_PLAN}
     for arm in arms:
@@ -276,20 +283,21 @@ def measure(
     parts: list[dict[str, Any]] = []
     minutes: list[dict[str, Any]] = []
     for profile in profiles:
-        for first in range(0, repeats, AT_ONCE):
-            numbers = range(first, min(first + AT_ONCE, repeats))
-            time_min = MINUTE_S * profile.total_min / 60
+        at_once = AT_ONCE // len(profile.arms)
+        for first in range(0, repeats, at_once):
+            numbers = range(first, min(first + at_once, repeats))
+            time_min = profile.minute_s * profile.total_min / 60
             shown = f"{numbers[0] + 1} to {numbers[-1] + 1}"
             report_step(f"load {profile.name}, repeats {shown}: {time_min:.0f} minutes")
             arms = run_repeats(profile, numbers)
             rows += [arm.row() for arm in arms]
             parts += [asdict(row) for row in lag_rows(arms)]
             for arm in arms:
-                minutes += minute_rows(arm.key, arm.samples.timeline, arm.begin_s, MINUTE_S)
+                minutes += minute_rows(arm.key, arm.samples.timeline, arm.begin_s, profile.minute_s)
             if folder is not None:
                 tables = {LAG_TABLE: parts, MINUTES_TABLE: minutes}
                 write_tables(folder, {TABLE: [asdict(row) for row in rows], **tables})
-        yield from figures([row for row in rows if row.profile == profile.name])
+        yield from figures([row for row in rows if row.profile == profile.name], profile.arms)
 
 
 PAIRS = (
@@ -302,15 +310,16 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def figures(rows: Sequence[Row]) -> Iterator[Figure]:
+def figures(rows: Sequence[Row], arms: Sequence[str]) -> Iterator[Figure]:
     """Means of each arm, and paired differences of both arms with SURE from the others."""
     begin = f"flink/{rows[0].profile}"
-    by_arm = {arm: [row for row in rows if row.arm == arm] for arm in ARMS}
+    by_arm = {arm: [row for row in rows if row.arm == arm] for arm in arms}
+    pairs = [pair for pair in PAIRS if set(pair) <= set(arms)]
     for column, unit in COLUMNS:
-        values = {arm: np.array([getattr(row, column) for row in by_arm[arm]]) for arm in ARMS}
-        for arm in ARMS:
+        values = {arm: np.array([getattr(row, column) for row in by_arm[arm]]) for arm in arms}
+        for arm in arms:
             yield Figure(f"{begin}/{arm}/{column}", float(values[arm].mean()), unit)
-        for own, rival in PAIRS:
+        for own, rival in pairs:
             differences = values[own] - values[rival]
             name = f"{begin}/{own} less {rival}/{column}"
             yield Figure(name, float(differences.mean()), unit, higher_is_better=False)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from loadmaster.platform.bench.engines import flink_load as bench
-from loadmaster.platform.bench.engines.flink import ARMS, SECONDS, Row, figures, half_width
+from loadmaster.platform.bench.engines.flink import SECONDS, Row, figures, half_width
 from loadmaster.platform.bench.engines.flink_lag import Timeline, lag_row, minute_rows, queue_lag
-from loadmaster.platform.bench.engines.flink_load import Profile, load_rate
+from loadmaster.platform.bench.engines.flink_load import ARMS, SLOW, STEEP, Profile, load_rate
 from tests.platform.steering.flink.rest_server import COUNTED, SOURCE, FlinkServer
 
 ROW = Row("daily", 0, "fixed", 11.0, 40.0, 6.0, 0.0, 0.0, 1.0, 0.0, 2, 0, 10, 0, 1.0)
@@ -22,18 +22,24 @@ def test_load_has_one_peak_and_is_that_of_the_repeat(profile: Profile) -> None:
     expected = {5: profile.low, bench.WARM_UP_MIN: profile.low, high: profile.high}
     expected[profile.total_min - 5] = profile.low
     for minute, mean in expected.items():
-        assert abs(rate(minute * bench.MINUTE_S) / mean - 1) <= bench.NOISE + 1e-9
+        assert abs(rate(minute * profile.minute_s) / mean - 1) <= bench.NOISE + 1e-9
     assert rate(10.0) == load_rate(profile, 1)(10.0) != other(10.0)
+
+
+def test_the_same_load_comes_at_either_pace() -> None:
+    for minute in (10, 120, 200):
+        moments = (minute * profile.minute_s for profile in (STEEP, SLOW))
+        assert load_rate(STEEP, 3)(next(moments)) == load_rate(SLOW, 3)(next(moments))
 
 
 def test_paced_times(flink: FlinkServer, url: str) -> None:
     origin = flink.now_s - 100
-    client = bench.PacedClient(url, origin)
+    client = bench.PacedClient(url, origin, 30.0)
     flink.started_s = flink.now_s - 10
     found = client.job(flink.job_id)
-    assert found["now"] == pytest.approx(1000 * (origin + 100 * bench.PACE), abs=100)
+    assert found["now"] == pytest.approx(1000 * (origin + 100 * 30.0), abs=100)
     start = found["vertices"][0]["start-time"]
-    assert start == pytest.approx(1000 * (origin + 90 * bench.PACE), abs=100)
+    assert start == pytest.approx(1000 * (origin + 90 * 30.0), abs=100)
     assert found["vertices"][0]["tasks"]["RUNNING"] == 1
     flink.started_s = flink.now_s - 1
     assert client.job(flink.job_id)["vertices"][0]["tasks"] == {}
@@ -41,11 +47,11 @@ def test_paced_times(flink: FlinkServer, url: str) -> None:
 
 
 def test_counted_times_are_paced(flink: FlinkServer, url: str) -> None:
-    client = bench.PacedClient(url, flink.now_s)
+    client = bench.PacedClient(url, flink.now_s, 10.0)
     flink.vertex_metrics = True
     metrics = client.job(flink.job_id)["vertices"][0]["metrics"]
     own = sum(flink.counters[SOURCE][name] for name in COUNTED)
-    assert sum(metrics.values()) == pytest.approx(bench.PACE * own)
+    assert sum(metrics.values()) == pytest.approx(10.0 * own)
     client.close()
 
 
@@ -57,7 +63,7 @@ def test_figures_are_paired() -> None:
             replace(ROW, repeat=repeat, arm=arm, instance_hours=hours.get(arm, sure + 1))
             for arm in ARMS
         ]
-    found = {one.name: one.value for one in figures(rows)}
+    found = {one.name: one.value for one in figures(rows, ARMS)}
     assert found["flink/daily/sure/instance_hours"] == 22.0
     assert found["flink/daily/sure less fixed/instance_hours"] == pytest.approx(-18.5)
     assert found["flink/daily/sure less fixed/instance_hours_half_width"] == pytest.approx(
@@ -65,6 +71,9 @@ def test_figures_are_paired() -> None:
     )
     assert found["flink/daily/sure-floor less sure/instance_hours"] == pytest.approx(1.0)
     assert half_width([1.0]) != half_width([1.0])
+    some = {one.name for one in figures([row for row in rows if row.arm in SLOW.arms], SLOW.arms)}
+    assert "flink/daily/sure-floor less flink/mean_lag_s" in some
+    assert {name for name in found if "fixed-mean" in name or "sure/" in name} & some == set()
 
 
 def test_lag_of_a_queue() -> None:
