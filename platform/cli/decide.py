@@ -20,6 +20,7 @@ from loadmaster.serving.client.errors import one_line
 MOST_BYTES = 32 * 2**20  # of a state; those of the largest clusters take a few MB
 MOST_TOKEN_BYTES = 4096
 SHOWN_CHOICES = 5
+SHOWN_CHARACTERS = 500  # of a decision
 EXPECTED = "expected a state, see state --help"
 Result = TypeVar("Result")
 BAD_INPUT = (400, 404, 413, 415, 422)  # status codes that mean exit code 2
@@ -44,7 +45,8 @@ def decide(
     """Request one decision from a running service.
 
     Prints the decision, its source (the policy or the fallback rule), the reason and the
-    alternatives. Exit codes: 0 decided, 1 the service failed or cannot be reached, 2 bad input.
+    alternatives; a decision of more than 500 characters is cut off without --json. Exit codes: 0
+    decided, 1 the service failed or cannot be reached, 2 bad input.
 
     Example:
 
@@ -87,7 +89,7 @@ def decision_lines(decision: Decision) -> Iterator[str]:
     by = f"{decision.source}, {decision.policy.name} {decision.policy.version}".rstrip()
     cause = f" ({decision.cause})" if decision.cause else ""
     rows = [
-        ("decision", json.dumps(decision.decision)),
+        ("decision", _shortened(decision.decision)),
         ("source", f"{by}{cause}, {decision.latency_ms:.1f} ms"),
         ("reason", decision.reason.summary),
         *(("note", note) for note in decision.reason.notes),
@@ -95,7 +97,7 @@ def decision_lines(decision: Decision) -> Iterator[str]:
     ]
     if (shadow := decision.shadow) is not None:
         name = shadow.policy.name if shadow.policy else "the policy"
-        view = "agrees" if shadow.agrees else f"would decide {json.dumps(shadow.decision)}"
+        view = "agrees" if shadow.agrees else f"would decide {_shortened(shadow.decision)}"
         rows.append(("shadow", f"{name} {view}"))
     for kind, choices in decision.reason.choices.items():
         rows += [(kind, choice) for choice in _choices(choices[:SHOWN_CHOICES])]
@@ -103,6 +105,13 @@ def decision_lines(decision: Decision) -> Iterator[str]:
     for name, text in rows:
         # Control characters of a response must not reach the terminal.
         yield f"{one_line(name):{width}}  {_printable(text)}"
+
+
+def _shortened(decision: object) -> str:
+    text = json.dumps(decision)
+    if len(text) <= SHOWN_CHARACTERS:
+        return text
+    return f"{text[:SHOWN_CHARACTERS]}... ({len(text):,} characters; decide --json prints all)"
 
 
 def _choices(choices: Sequence[Choice]) -> Iterator[str]:

@@ -283,6 +283,14 @@ def test_shadow_decision_is_printed(state_file: str, cli: Cli) -> None:
     assert 'shadow    decima-new would decide {"stage": 1}' in shown
 
 
+def test_long_decision_is_cut_off(state_file: str, cli: Cli) -> None:
+    content = {**DECISION, "decision": {"stages": [1] * 1000}}
+    with fake_service(answer(content)) as service:
+        shown, *_ = cli(f"decide decima {state_file} --url {service.url}").out.splitlines()
+    assert shown.endswith(" 1,... (3,012 characters; decide --json prints all)")
+    assert len(shown) < 600
+
+
 def test_json_is_the_whole_response(monkeypatch: Patch, cli: Cli) -> None:
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b'{"version": 1}')))
     newer = {**DECISION, "carbon_g": 3}
