@@ -48,6 +48,28 @@ def draw_horizon_ms(settings: DagSchedulingSettings, rng: np.random.Generator) -
     return 1000 * int(rng.geometric(min(1.0, 1 / settings.horizon_s)))
 
 
+def draw_sequence(
+    settings: DagSchedulingSettings, workload: Workload, seed: int
+) -> tuple[Ints, int, int]:
+    """Jobs as in `draw_jobs`, key of the random durations, and end of the episode in ms."""
+    rng = np.random.default_rng(seed)
+    arrivals = draw_jobs(settings, workload, rng)
+    durations_key = int(rng.integers(1 << 62))
+    return arrivals, durations_key, draw_horizon_ms(settings, rng)
+
+
+def expected_work(settings: DagSchedulingSettings, workload: Workload, seed: int) -> float:
+    """Estimate the work of an episode from its jobs alone: their stages, squared.
+
+    A decision is about all stages that wait, and the more stages there are, the more decisions.
+    Over batches of 20 jobs the stages that 40 rollouts observed were proportional to this estimate
+    within 9% (standard deviation), and differ by 21% among themselves.
+    """
+    arrivals, _, horizon_ms = draw_sequence(settings, workload, seed)
+    stages = np.diff(workload.bank.first_stage)[arrivals[arrivals[:, 0] <= horizon_ms, 1]]
+    return float(stages.sum()) ** 2
+
+
 @dataclass(frozen=True)
 class ScheduleTrace:
     """One row per task or move of an executor, in order of start. All fields are (rows,).
@@ -107,10 +129,7 @@ def initial_state(
     With `record`, the trace has rows for every task and some moves; it grows where moves need
     more. Memory is taken by the rows that are written, 32 bytes each.
     """
-    rng = np.random.default_rng(seed)
-    arrivals = draw_jobs(settings, workload, rng)
-    durations_key = int(rng.integers(1 << 62))
-    horizon_ms = draw_horizon_ms(settings, rng)
+    arrivals, durations_key, horizon_ms = draw_sequence(settings, workload, seed)
     rows = 0
     if record:
         bank = workload.bank

@@ -4,6 +4,7 @@ For one small graph a forward pass in torch costs the launch of about a hundred 
 compiled, only the arithmetic is left. Weights are copied from a `DecimaNetwork`.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ from loadmaster.models.decima.prior import (
     log_target,
     rate_jobs,
 )
-from loadmaster.models.layers import Array32, round_up, to_numpy
+from loadmaster.models.layers import Array32, round_up
 from loadmaster.models.simd import COLUMNS, OUTPUTS
 from loadmaster.models.simd_dense import dense
 
@@ -88,35 +89,76 @@ def perceptrons_of(network: DecimaNetwork) -> tuple[nn.Sequential | None, ...]:
     )  # fmt: skip
 
 
+class Slot(NamedTuple):
+    """The part of a table of `Weights` that holds a parameter of the network."""
+
+    parameter: nn.Parameter
+    table: str
+    place: tuple[int | slice, ...]
+
+    def part_of(self, weights: Weights) -> Array32:
+        part: Array32 = getattr(weights, self.table)[self.place]
+        return part
+
+
+def slots_of(network: DecimaNetwork) -> list[Slot]:
+    """Slots of all parameters, in the order of `network.parameters()`."""
+    found: list[Slot] = []
+    for which, perceptron in enumerate(perceptrons_of(network)):
+        for place, layer in enumerate(_layers(perceptron)):
+            made, given = slice(layer.out_features), slice(layer.in_features)
+            found.append(Slot(layer.weight, "matrix", (which, place, made, given)))
+            found.append(Slot(layer.bias, "bias", (which, place, made)))
+    found.append(Slot(network.tilt_stage.weight, "linear_stage", ()))
+    if network.tilt_limit is not None:
+        found.append(Slot(network.tilt_limit.weight, "linear_limit", ()))
+    by_parameter = {id(slot.parameter): slot for slot in found}
+    return [by_parameter[id(parameter)] for parameter in network.parameters()]
+
+
+def _layers(perceptron: nn.Sequential | None) -> list[nn.Linear]:
+    return [layer for layer in perceptron or () if isinstance(layer, nn.Linear)]
+
+
 def weights_of(network: DecimaNetwork) -> Weights:
     """Copy the network's weights for `decide`."""
     perceptrons = perceptrons_of(network)
     bias = np.zeros((len(perceptrons), LAYERS_MAX, _widest(network)), np.float32)
-    matrix = np.zeros((*bias.shape, _widest(network)), np.float32)
     shape = np.zeros((len(perceptrons), 1 + LAYERS_MAX, 2), np.int64)
     for which, perceptron in enumerate(perceptrons):
-        layers = [layer for layer in perceptron or () if isinstance(layer, nn.Linear)]
+        layers = _layers(perceptron)
         shape[which, 0] = len(layers)
         for place, layer in enumerate(layers):
-            given, made = layer.in_features, layer.out_features
-            matrix[which, place, :made, :given] = to_numpy(layer.weight)
-            bias[which, place, :made] = to_numpy(layer.bias)
-            shape[which, 1 + place] = given, made
-    linear_stage = to_numpy(network.tilt_stage.weight[0])
-    linear_limit = np.zeros((features.LIMIT_INPUTS, 1 + features.JOB_INPUTS), np.float32)
-    if network.tilt_limit is not None:
-        linear_limit[:] = to_numpy(network.tilt_limit.weight).reshape(linear_limit.shape)
-    prior = encode(network.settings.prior, network.tilts)
-    heads = np.zeros(2, np.int64)
-    for place, head in enumerate((network.score_stage, network.score_limit)):
-        if head is not None:
-            heads[place] = any(bool(each.any()) for each in head[-1].parameters())
-    unread = np.array([] if network.settings.path_inputs else [features.LONGEST_PATH], np.int64)
-    return Weights(matrix, bias, shape, linear_stage, linear_limit, prior, heads, unread)
+            shape[which, 1 + place] = layer.in_features, layer.out_features
+    weights = Weights(
+        matrix=np.zeros((*bias.shape, bias.shape[-1]), np.float32),
+        bias=bias,
+        shape=shape,
+        linear_stage=np.zeros(features.STAGE_TERMS, np.float32),
+        linear_limit=np.zeros((features.LIMIT_INPUTS, 1 + features.JOB_INPUTS), np.float32),
+        prior=encode(network.settings.prior, network.tilts),
+        heads=np.zeros(2, np.int64),
+        unread=np.array([] if network.settings.path_inputs else [features.LONGEST_PATH], np.int64),
+    )
+    copy_parameters(slots_of(network), weights)
+    return weights
+
+
+def copy_parameters(slots: Sequence[Slot], weights: Weights) -> None:
+    """Copy the present values of the network's parameters; those of the prior stay."""
+    for slot in slots:
+        part = slot.part_of(weights)
+        part[...] = slot.parameter.detach().cpu().numpy().reshape(part.shape)
+    for place, which in enumerate((SCORE_STAGE, SCORE_LIMIT)):
+        last = weights.shape[which, 0, 0] - 1
+        silent = last < 0 or not (
+            weights.matrix[which, last].any() or weights.bias[which, last].any()
+        )
+        weights.heads[place] = not silent
 
 
 def _widest(network: DecimaNetwork) -> int:
-    layers = [layer for layer in network.modules() if isinstance(layer, nn.Linear)]
+    layers = [layer for perceptron in perceptrons_of(network) for layer in _layers(perceptron)]
     return round_up(max(max(one.in_features, one.out_features) for one in layers), OUTPUTS)
 
 

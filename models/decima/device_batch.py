@@ -45,19 +45,19 @@ class DeviceDecisions(NamedTuple):
 
 def facts_of(decisions: Decisions) -> Ints:
     """(K, 2 H + 3): stages and edges by level, jobs, schedulable stages and limits of each."""
-    count = len(decisions.cluster)
-    levels = int(decisions.stages[:, obs_cols.HEIGHT].max(initial=0)) + 1
+    count, heights = len(decisions.cluster), decisions.stages[:, obs_cols.HEIGHT]
+    highest = in_threads(lambda _, first, end: heights[first:end].max(initial=0), len(heights))
+    levels = int(max(highest)) + 1
     facts = np.zeros((count, 2 * levels + 3), np.int64)
-
     in_threads(lambda _, first, end: fill_facts(decisions, facts, first, end), count)
     return facts
 
 
-def in_threads(work: Callable[[int, int, int], None], count: int) -> None:
-    """Compiled work on shares of `count` items: number of the share, its first item and its end."""
+def in_threads(work: Callable[[int, int, int], Any], count: int) -> list[Any]:
+    """Results of shares of `count` items: number of the share, its first item and its end."""
     bounds = [number * count // THREADS for number in range(THREADS + 1)]
     with ThreadPoolExecutor(THREADS) as threads:
-        list(threads.map(work, range(THREADS), bounds[:-1], bounds[1:]))
+        return list(threads.map(work, range(THREADS), bounds[:-1], bounds[1:]))
 
 
 @compiled

@@ -11,16 +11,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from ray.rllib.core.columns import Columns
-from torch import Tensor, nn
+from torch import Tensor
 
 from loadmaster.envs.compiled import Ints, compiled
 from loadmaster.models.decima.compiled import (
     SCORE_LIMIT,
     SCORE_STAGE,
+    Slot,
     Weights,
-    perceptrons_of,
+    copy_parameters,
+    slots_of,
     weights_of,
 )
 from loadmaster.models.decima.network import DecimaNetwork
@@ -42,8 +43,12 @@ class DecisionMinibatches:
     def __init__(self, columns: Mapping[str, Any], network: DecimaNetwork) -> None:
         """`columns` as recorded, with ragged observations."""
         self.fixed = None
-        self._decisions = decisions_of(columns)
-        self._block = block_for(self._decisions, weights_of(network), network.encoder.width)
+        self._decisions, weights = decisions_of(columns), weights_of(network)
+        self._network = NetworkTables(
+            weights=weights,
+            slots=slots_of(network),
+            block=block_for(self._decisions, weights, network.encoder.width),
+        )
         self._columns = {
             name: torch.from_numpy(column)
             for name, column in columns.items()
@@ -52,26 +57,33 @@ class DecisionMinibatches:
 
     def select(self, rows: Tensor) -> dict[str, Any]:
         selected = {name: column[rows] for name, column in self._columns.items()}
-        return {**selected, Columns.OBS: SelectedDecisions(self._decisions, rows, self._block)}
+        return {**selected, Columns.OBS: SelectedDecisions(self._decisions, rows, self._network)}
 
 
-class SelectedDecisions(NamedTuple):
-    """Some of the recorded decisions, and a block to compute with."""
+class NetworkTables(NamedTuple):
+    """What all minibatches of one recording share: walking over a network's parts takes 1 ms."""
 
-    decisions: Decisions
-    rows: Tensor
+    weights: Weights
+    slots: list[Slot]
     block: Block
 
 
-def log_probability_and_entropy(
-    network: DecimaNetwork, selected: SelectedDecisions
-) -> tuple[Tensor, Tensor]:
+class SelectedDecisions(NamedTuple):
+    """Some of the recorded decisions, and the tables to compute with."""
+
+    decisions: Decisions
+    rows: Tensor
+    network: NetworkTables
+
+
+def log_probability_and_entropy(selected: SelectedDecisions) -> tuple[Tensor, Tensor]:
     """(rows,) log-probabilities of the recorded actions, and entropies, with gradients.
 
     The entropy is that of the stage plus that of the limit given the recorded stage.
     """
+    parameters = (slot.parameter for slot in selected.network.slots)
     found: tuple[Tensor, Tensor] = _TrainingPass.apply(  # type: ignore[no-untyped-call]
-        network, selected, *network.parameters()
+        selected, *parameters
     )
     return found
 
@@ -84,42 +96,25 @@ class _TrainingPass(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, network: DecimaNetwork, selected: SelectedDecisions, *_: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        decisions, rows, block = selected.decisions, selected.rows.numpy(), selected.block
-        weights, found = weights_of(network), np.zeros((2, len(rows)), np.float32)
-        run_forward(decisions, rows, weights, block, found)
-        ctx.network, ctx.given = network, (decisions, rows, weights, block)
+    def forward(ctx: Any, selected: SelectedDecisions, *_: Tensor) -> tuple[Tensor, Tensor]:
+        (weights, slots, block), rows = selected.network, selected.rows.numpy()
+        copy_parameters(slots, weights)
+        found = np.zeros((2, len(rows)), np.float32)
+        run_forward(selected.decisions, rows, weights, block, found)
+        ctx.selected = selected
         return torch.from_numpy(found[0]), torch.from_numpy(found[1])
 
     @staticmethod
     def backward(ctx: Any, *outputs: Tensor) -> tuple[Tensor | None, ...]:
-        decisions, rows, weights, block = ctx.given
+        decisions, rows, (weights, slots, block) = ctx.selected
         given = np.stack([output.numpy() for output in outputs])  # (2, rows)
         turned = np.ascontiguousarray(weights.matrix.swapaxes(2, 3))
         gradient = Weights(*(np.zeros_like(table) for table in weights))
-        run_backward(decisions, rows, weights, turned, block, given, gradient)
-        by_weight = {id(weight): table for weight, table in _by_parameter(ctx.network, gradient)}
-        tables = [by_weight[id(weight)] for weight in ctx.network.parameters()]
-        return (None, None, *map(torch.from_numpy, tables))
-
-
-def _by_parameter(
-    network: DecimaNetwork, tables: Weights
-) -> list[tuple[Tensor, NDArray[np.float32]]]:
-    """The network's parameters, each with its part of the tables."""
-    found: list[tuple[Tensor, NDArray[np.float32]]] = []
-    for which, perceptron in enumerate(perceptrons_of(network)):
-        layers = [layer for layer in perceptron or () if isinstance(layer, nn.Linear)]
-        for place, layer in enumerate(layers):
-            made, given = layer.out_features, layer.in_features
-            found.append((layer.weight, tables.matrix[which, place, :made, :given]))
-            found.append((layer.bias, tables.bias[which, place, :made]))
-    found.append((network.tilt_stage.weight, tables.linear_stage[None]))
-    if network.tilt_limit is not None:
-        found.append((network.tilt_limit.weight, tables.linear_limit.reshape(1, -1)))
-    return found
+        run_backward(decisions, rows.numpy(), weights, turned, block, given, gradient)
+        tables = (
+            torch.from_numpy(slot.part_of(gradient).reshape(slot.parameter.shape)) for slot in slots
+        )
+        return (None, *tables)
 
 
 @compiled

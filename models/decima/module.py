@@ -1,7 +1,7 @@
 """Decima's network as an RLlib module: from observations to actions and their probability."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from ray.rllib.core.columns import Columns
@@ -40,6 +40,11 @@ class DecimaModule(TorchRLModule):
         self.limits: int = self.model_config["limits"]
         self._workspace: Workspace | None = None
 
+    def train(self, mode: bool = True) -> Self:
+        """Skip the walk over all parts that RLlib asks for in every pass: none has a mode."""
+        self.training = mode
+        return self
+
     def minibatches(self, columns: dict[str, Any], device: Any) -> Minibatches:
         """Recorded decisions for the compiled pass on a CPU, or in fixed tables on a GPU."""
         if torch.device(device).type == "cpu":
@@ -64,7 +69,7 @@ class DecimaModule(TorchRLModule):
         """
         observation = batch[Columns.OBS]
         if isinstance(observation, SelectedDecisions):
-            log_probability, entropy = log_probability_and_entropy(self.network, observation)
+            log_probability, entropy = log_probability_and_entropy(observation)
             return {Columns.ACTION_LOGP: log_probability, ENTROPY: entropy}
         if isinstance(observation, DeviceDecisions):
             return self._forward_device(observation)

@@ -1,23 +1,29 @@
 """Speed of training with more and more rollout workers, in one run on one machine.
 
 For each number of workers the first iterations of `loadmaster train` are measured, the same for
-every number, and the parts of their time. From the largest number, a calculation gives the time
-with more workers than the machine has.
+every number, and the parts of their time. Beside it, as many workers do the same work at once and
+exchange nothing: how much faster they are is what the machine allows. From the largest number, a
+calculation gives the time with more workers than the machine has.
 """
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import pandas as pd
+import ray
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Chart
+from ray.rllib.core.columns import Columns
 
 from loadmaster.envs.errors import InputError, counted
 from loadmaster.models.files import atomic_text_file
@@ -25,12 +31,16 @@ from loadmaster.platform.bench.measurements import Figure
 from loadmaster.platform.evaluation import charts
 from loadmaster.platform.evaluation.report import short_number
 from loadmaster.platform.ray.session import ray_session
+from loadmaster.platform.rl.base import END_SEED
+from loadmaster.platform.rl.rollout import RolloutSpec
+from loadmaster.platform.rl.workers import EngineRunner
 from loadmaster.platform.training.config import BaseConfig, Recipe, TrainingConfig
 from loadmaster.platform.training.trainer import Trainer
 
 ROLLOUTS = 64  # an iteration, at the least: more workers need more to do
 SECONDS = 4.0  # of iterations for each number of workers
 ITERATIONS = 4  # at the least, however long they take
+COPIED_ROLLOUTS, COPIES = 4, 3  # of each worker that exchanges nothing; repeats
 FILES = TABLE, CHART, CALCULATED = "scaling.csv", "scaling.png", "calculated.csv"
 
 # Parts of an iteration's time, as columns of the table and colours of the chart.
@@ -63,6 +73,9 @@ class Point:
     decisions_per_s: float
     speedup: float  # relative to the smallest number of workers
     efficiency: float  # of a worker, relative to the smallest number
+    # Of workers that exchange nothing, relative to the smallest number: their mean, the slowest.
+    independent: float | None = None
+    independent_slowest: float | None = None
 
 
 def measure_scaling(
@@ -90,6 +103,7 @@ def measure_scaling(
         start = Path(folder) / "start"
         trainer.save(start)
         iterations = None  # set by the first measurement
+        alone_s = 0.0  # of the fewest workers that exchange nothing
         with _active_workers(trainer.algorithm.env_runner_group) as activate:
             for size in sizes:
                 activate(size)
@@ -98,7 +112,16 @@ def measure_scaling(
                 trainer.step()  # forms the group of learners
                 taken = _iterations(trainer, iterations)
                 iterations = len(taken)
-                points.append(_point(size, taken, points))
+                point = _point(size, taken, points)
+                if not config.resources.learners:
+                    report_step(f"{counted(size, 'worker')}: without exchange")
+                    mean_s, slowest_s = _independent(trainer, config)
+                    alone_s = alone_s or mean_s
+                    more = size / sizes[0] * alone_s
+                    point = replace(
+                        point, independent=more / mean_s, independent_slowest=more / slowest_s
+                    )
+                points.append(point)
                 on_point(points[-1])
         weights = sum(table.numel() for table in trainer.weights().values())
     steps = config.training.epochs * config.training.minibatches
@@ -207,6 +230,48 @@ def _iterations(trainer: Trainer, exactly: int | None) -> list[Mapping[str, floa
     return steps
 
 
+def _independent(trainer: Trainer, config: TrainingConfig) -> tuple[float, float]:
+    """Seconds of every worker for the same rollouts and the same steps alone: mean and slowest."""
+    weights = ray.put(trainer.algorithm.module_weights())
+    learning = config.training
+    share = partial(
+        _learn_alone,
+        weights=weights,
+        keep=config.rollouts.keep,
+        epochs=learning.epochs,
+        minibatches=learning.minibatches,
+    )
+    repeats = []
+    for _ in range(1 + COPIES):
+        seconds = trainer.algorithm.env_runner_group.foreach_env_runner(
+            share, local_env_runner=False
+        )
+        repeats.append((fmean(seconds), max(seconds)))
+    means, slowest = zip(*repeats[1:], strict=True)
+    return statistics.median(means), statistics.median(slowest)
+
+
+def _learn_alone(
+    runner: EngineRunner, weights: Any, keep: float, epochs: int, minibatches: int
+) -> float:
+    """Roll out and learn without advantages, outside of the group of learners; its seconds."""
+    runner.group, runner.learner.peers = 0, None
+    specs = [RolloutSpec(END_SEED - 1 - own, own, keep) for own in range(COPIED_ROLLOUTS)]
+    own_weights = ray.get(weights)
+    began = time.perf_counter()
+    samples = runner.sample(own_weights, specs)
+    runner.call_learner(
+        "learn",
+        specs,
+        more=[{Columns.ADVANTAGES: np.zeros(len(own.kept), np.float32)} for own in samples],
+        epochs=epochs,
+        minibatches=minibatches,
+        learning_rate=0.0,
+        seed=0,
+    )
+    return time.perf_counter() - began
+
+
 def figures_of(system: str, points: Sequence[Point]) -> Iterator[Figure]:
     """Points as figures of `loadmaster bench`."""
     for point in points:
@@ -215,13 +280,19 @@ def figures_of(system: str, points: Sequence[Point]) -> Iterator[Figure]:
         for part in ("iteration_seconds", *PARTS):
             yield Figure(f"{name}/{part}", getattr(point, part), "s", higher_is_better=False)
         yield Figure(f"{name}/speedup", point.speedup, "times")
+        if point.independent is not None and point.independent_slowest is not None:
+            yield Figure(f"{name}/independent", point.independent, "times")
+            yield Figure(f"{name}/independent_slowest", point.independent_slowest, "times")
 
 
 def in_words(point: Point, fewest: int) -> str:
     speed = f"{short_number(point.decisions_per_s)} decisions/s"
     iteration = f"{point.iteration_seconds:.2f} s an iteration of {point.rollouts} rollouts"
     if point.workers > fewest:
-        iteration += f" ({point.speedup:.2f}x as fast as with {fewest})"
+        iteration += f" ({point.speedup:.2f}x as fast as with {fewest}"
+        if point.independent is not None:
+            iteration += f"; without exchange {point.independent:.2f}x"
+        iteration += ")"
     return f"{counted(point.workers, 'worker')}: {iteration}, {speed}"
 
 
@@ -243,7 +314,10 @@ def draw_scaling(points: Sequence[Point], title: str) -> Chart:
     figure.suptitle(title, x=0.01, ha="left", fontsize=13, fontweight="bold")
     speedup, parts = figure.subplots(1, 2)
     sizes, speedups = zip(*((point.workers, point.speedup) for point in points), strict=True)
-    charts.draw_speedup(speedup, sizes, speedups, "rollout workers", "Times as fast, end to end")
+    limits = [(point.workers, point.independent) for point in points if point.independent]
+    charts.draw_speedup(
+        speedup, sizes, speedups, "rollout workers", "Times as fast, end to end", limits
+    )
     _draw_parts(parts, points)
     return figure
 

@@ -82,10 +82,12 @@ def print_scaling(points: Sequence[Point], title: str) -> None:
             short_number(point.decisions_per_s),
             f"{point.speedup:.2f}x",
             f"{100 * point.efficiency:.0f}%",
+            "" if point.independent is None else f"{point.independent:.2f}x",
+            "" if point.independent_slowest is None else f"{point.independent_slowest:.2f}x",
         )
         for point in points
     )
     heads = ("workers", "rollouts", "iteration, s", *PARTS.values())
-    heads = (*heads, "decisions/s", "speed-up", "efficiency")
+    heads = (*heads, "decisions/s", "speed-up", "efficiency", "without exchange", "its slowest")
     print(title)
     options.print_table(heads, rows, right=range(len(heads)), piped_width=160)

@@ -73,11 +73,21 @@ def plain_log(axis: Axis, labels: int) -> None:
 
 
 def draw_speedup(
-    axes: Axes, sizes: Sequence[int], speedups: Sequence[float], label: str, title: str
+    axes: Axes,
+    sizes: Sequence[int],
+    speedups: Sequence[float],
+    label: str,
+    title: str,
+    limits: Sequence[tuple[int, float]] = (),
 ) -> None:
-    """Times as fast by the number of workers, or of what `label` names, beside the ideal."""
+    """Times as fast by the number of workers, or of what `label` names, beside the ideal.
+
+    `limits`: sizes, and how much faster processes are that exchange nothing.
+    """
     ideal = [each / sizes[0] for each in (0, sizes[-1])]
     axes.plot((0, sizes[-1]), ideal, color=QUIET, linestyle=(0, (4, 3)), label="ideal")
+    if limits:
+        axes.plot(*zip(*limits, strict=True), color=INK, marker=".", label="without exchange")
     axes.plot(sizes, speedups, color=LEARNED_COLOUR, linewidth=2.2, marker="o", label="measured")
     for size, speedup in list(zip(sizes, speedups, strict=True))[1:]:
         axes.annotate(

@@ -67,11 +67,10 @@ def group_baselines(group: Sequence[Rollout], discount_per_s: float = 0.0) -> li
     if len(group) < 2:
         raise ValueError(f"a group of {len(group)} rollouts has no others to compare with")
     curves = [_return_curve(rollout, discount_per_s) for rollout in group]
-    baselines = []
-    for own, rollout in enumerate(group):
-        others = curves[:own] + curves[own + 1 :]
-        baselines.append(np.mean([np.interp(rollout.time_s, *curve) for curve in others], axis=0))
-    return baselines
+    return [
+        _mean_at(rollout.time_s, curves[:own] + curves[own + 1 :])[:, 0]
+        for own, rollout in enumerate(group)
+    ]
 
 
 def group_advantages(group: Sequence[Rollout], discount_per_s: float = 0.0) -> list[Floats]:
@@ -91,7 +90,7 @@ def bootstrapped_advantages(
     advantages follow Schulman et al. (2016), eq. 16, with a decay in seconds instead of steps.
     """
     baselines = [base for group in groups for base in group_baselines(group, discount_per_s)]
-    differences = [_outlook_difference(group, own) for group in groups for own in range(len(group))]
+    differences = [each for group in groups for each in _outlook_differences(group)]
     rollouts = [rollout for group in groups for rollout in group]
     pairs = zip(rollouts, baselines, strict=True)
     residual = [returns_to_go(rollout, discount_per_s) - base for rollout, base in pairs]
@@ -197,21 +196,49 @@ def _elapsed_s(rollout: Rollout) -> Floats:
     return np.diff(np.append(rollout.time_s, rollout.end_s))
 
 
-def _outlook_difference(group: Sequence[Rollout], own: int) -> Floats:
-    """(T, P) a rollout's outlook minus the mean outlook of the others at the same times."""
-    outlook = group[own].outlook
-    if outlook is None:
-        return np.zeros((len(group[own].reward), 0))
-    others = [_outlook_at(each, group[own].time_s) for each in group if each is not group[own]]
-    return np.asarray(outlook - np.mean(others, axis=0))
+def _outlook_differences(group: Sequence[Rollout]) -> list[Floats]:
+    """For each rollout, (T, P): its outlook minus the mean outlook of the others at these times."""
+    outlooks = [rollout.outlook for rollout in group]
+    known = [outlook for outlook in outlooks if outlook is not None]
+    if len(known) < len(group):
+        return [np.zeros((len(rollout.reward), 0)) for rollout in group]
+    curves = [_outlook_curve(*pair) for pair in zip(group, known, strict=True)]
+    return [
+        own - _mean_at(rollout.time_s, curves[:place] + curves[place + 1 :])
+        for place, (rollout, own) in enumerate(zip(group, known, strict=True))
+    ]
 
 
-def _outlook_at(rollout: Rollout, times: Floats) -> Floats:
-    """(times, P) interpolated linearly between decisions; 0 after the end."""
-    assert rollout.outlook is not None
-    known = np.append(rollout.time_s, max(rollout.end_s, rollout.time_s[-1] + 1e-9))
-    features = np.vstack([rollout.outlook, np.zeros(rollout.outlook.shape[1])])
-    return np.stack([np.interp(times, known, feature) for feature in features.T], axis=1)
+def _outlook_curve(rollout: Rollout, outlook: Floats) -> tuple[Floats, Floats]:
+    """Times, and the outlook (times, P) at each; 0 after the end."""
+    times = np.append(rollout.time_s, max(rollout.end_s, rollout.time_s[-1] + 1e-9))
+    return times, np.vstack([outlook, np.zeros(outlook.shape[1])])
+
+
+def _mean_at(times: Floats, curves: Sequence[tuple[Floats, Floats]]) -> Floats:
+    """(times, P) the mean of several curves, interpolated linearly; `times` never decrease."""
+    total = np.zeros((len(times), curves[0][1].shape[1]))
+    for known, values in curves:
+        _add_interpolated(times, known, values, total)
+    return total / len(curves)
+
+
+@compiled  # numpy.interp, a call for each feature of each pair of rollouts, took half of the time
+def _add_interpolated(times: Floats, known: Floats, values: Floats, total: Floats) -> None:
+    """Add what numpy.interp returns for each column of `values`."""
+    place, last = 0, len(known) - 1
+    for row in range(len(times)):
+        time = times[row]
+        while place < last and known[place + 1] <= time:
+            place += 1
+        if place == last or time <= known[place]:  # a known time, or outside of them
+            for column in range(values.shape[1]):
+                total[row, column] += values[place, column]
+            continue
+        length, passed = known[place + 1] - known[place], time - known[place]
+        for column in range(values.shape[1]):
+            slope = (values[place + 1, column] - values[place, column]) / length
+            total[row, column] += slope * passed + values[place, column]
 
 
 def _least_squares(features: Sequence[Floats], target: Sequence[Floats]) -> Floats:
@@ -225,8 +252,8 @@ def _least_squares(features: Sequence[Floats], target: Sequence[Floats]) -> Floa
 
 
 def _return_curve(rollout: Rollout, discount_per_s: float) -> tuple[Floats, Floats]:
-    """Times and returns-to-go; of several decisions at one time the first counts."""
+    """Times and returns-to-go (times, 1); of several decisions at one time the first counts."""
     left = returns_to_go(rollout, discount_per_s)
     first = np.append(True, np.diff(rollout.time_s) > 0)
     times = np.append(rollout.time_s[first], max(rollout.end_s, rollout.time_s[-1] + 1e-9))
-    return times, np.append(left[first], 0.0)
+    return times, np.append(left[first], 0.0)[:, None]

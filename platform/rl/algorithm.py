@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -54,11 +54,28 @@ class InputDrivenConfig(EngineConfig):
     def __init__(self, algo_class: type | None = None) -> None:
         super().__init__(algo_class=algo_class or InputDriven)
         self.sampling, self.learning = Rollouts(), Learning()
+        self.expected_work: Callable[[int], float] | None = None  # of a rollout, by its sequence
 
-    def for_training(self, config: BaseConfig, **parts: Any) -> Self:
+    def for_training(
+        self,
+        config: BaseConfig,
+        *,
+        expected_work: Callable[[int], float] | None = None,
+        **parts: Any,
+    ) -> Self:
+        """`expected_work` of a sequence balances the workers; None: all take about as long."""
         assert isinstance(config, TrainingConfig)
         self.training(lr=config.training.learning_rate.first)
+        self.expected_work = expected_work
         return super().for_training(config, **parts)
+
+    def costs_of(self, specs: Sequence[RolloutSpec]) -> list[float] | None:
+        """Expected work of each rollout; None: unknown."""
+        if self.expected_work is None:
+            return None
+        sequences = {spec.sequence for spec in specs}
+        by_sequence = {sequence: self.expected_work(sequence) for sequence in sequences}
+        return [by_sequence[spec.sequence] for spec in specs]
 
     def get_default_learner_class(self) -> type:
         return InputDrivenLearner
@@ -214,7 +231,8 @@ class InputDriven(EngineAlgorithm):
         What a dying worker did not return is left out; a baseline needs two.
         """
         for _ in range(TRIES):
-            made = self._run_on_workers("sample", assignments, self.module_weights())
+            costs = self.config.costs_of(assignments)
+            made = self._run_on_workers("sample", assignments, self.module_weights(), costs)
             by_sequence: dict[int, list[Sample]] = {}
             for spec in assignments:  # the order does not depend on which worker was first
                 if spec in made:

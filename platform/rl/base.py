@@ -13,7 +13,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
-from loadmaster.platform.rl.rollout import RolloutEngine
+from loadmaster.platform.rl.rollout import RolloutEngine, balanced_shares
 from loadmaster.platform.rl.workers import EngineRunner, Task, wait_for_workers
 from loadmaster.platform.training.config import BaseConfig, BaseLearning, BaseRollouts
 
@@ -117,13 +117,23 @@ class EngineAlgorithm(Algorithm):
                 return [found[each] for each in work]
         raise RuntimeError(f"no rollout worker answered in {TRIES} tries")
 
-    def _run_on_workers(self, task: Task, work: Sequence[Any], weights: Any) -> dict[Any, Any]:
-        """Distribute work over the healthy workers; results by item, without those that failed."""
+    def _run_on_workers(
+        self,
+        task: Task,
+        work: Sequence[Any],
+        weights: Any,
+        costs: Sequence[float] | None = None,
+    ) -> dict[Any, Any]:
+        """Distribute work over the healthy workers; results by item, without those that failed.
+
+        `costs`: of each item, relative to the others; None: all cost the same.
+        """
         group = self.env_runner_group
         if not group.num_remote_env_runners():
             return dict(group.local_env_runner.run_task(task, weights, work))
         workers = wait_for_workers(group, self.restore_env_runners)
         busy = workers[: len(work)]
+        shares = balanced_shares(work, costs or [1.0] * len(work), len(busy))
         shared = ray.put(weights)
         # RLlib passes each worker its own arguments only to methods called by name.
         answers = group.foreach_env_runner(
@@ -132,10 +142,10 @@ class EngineAlgorithm(Algorithm):
                 {
                     "task": task,
                     "weights": shared,
-                    "work": list(work[place :: len(workers)]),
+                    "work": share,
                     "worker": worker,
                 }
-                for place, worker in enumerate(busy)
+                for share, worker in zip(shares, busy, strict=True)
             ],
             remote_worker_ids=busy,
             local_env_runner=False,

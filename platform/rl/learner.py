@@ -120,15 +120,16 @@ class InputDrivenLearner(EngineLearner):
         self._set_optimizer_lr(optimizer, learning_rate)
         batches = None
         if recordings:
-            batches = self._minibatches(module_id, columns_of(recordings, more))
-        row_keys = keys_of_rows(recordings, keys)
+            columns = columns_of(recordings, more, pinned=self._on_gpu)
+            batches = self._minibatches(module_id, columns)
+        strata = Strata(recordings, keys, minibatches)
         learning = self.config.learning
         kl_limit = learning.stop_at_kl if learning.method == "ppo" else math.inf
         steps: list[Tensor] = []
         entropy = torch.tensor(entropy_weight, device=self.device)
         for epoch, number in product(range(epochs), range(minibatches)):
             if number == 0:
-                drawn = splitmix64(row_keys, seed + epoch) % minibatches
+                drawn = strata.draw(seed + epoch)
             rows = (drawn == number).nonzero().squeeze(1)
             batch = batches.select(rows) if batches is not None and len(rows) else None
             # A GPU is still busy with the last step: its KL is read after the next selection.
@@ -144,6 +145,10 @@ class InputDrivenLearner(EngineLearner):
             "exchange_seconds": self._exchange_s,
             "gradient_seconds": time.perf_counter() - began - self._exchange_s,
         }
+
+    @property
+    def _on_gpu(self) -> bool:
+        return torch.device(self.device).type == "cuda"
 
     def call_with(self, method: str, references: Sequence[Any], **arguments: Any) -> Any:
         """Call a method with recordings from Ray's object store."""
@@ -209,7 +214,7 @@ class InputDrivenLearner(EngineLearner):
             ]
             return torch.cat([*flat, metrics, metrics.new_ones(1)])
 
-        if selection.fixed is None or torch.device(self.device).type != "cuda":
+        if selection.fixed is None or not self._on_gpu:
             return compute(entropy_weight)
         graph = self._graphs.setdefault(module_id, GradientGraph())
         return graph.run(selection.fixed, compute, entropy_weight)
@@ -282,6 +287,30 @@ class InputDrivenLearner(EngineLearner):
     ) -> Tensor:
         """The loss without entropy bonus, for RLlib's own `update`; `learn` does not call it."""
         return self._loss(module_id, batch, fwd_out, 0.0)[0]
+
+
+class Strata:
+    """Stratified minibatches: a recording's decisions are drawn in runs, one for each minibatch.
+
+    Of as many successive decisions as there are minibatches, each is in another one. Successive
+    observations have about the same size, so a minibatch is the same share of the work in every
+    learner; with independent draws the learners waited 5% to 9% of a step for the slowest. A draw
+    depends on the recording alone, not on which others a learner has.
+    """
+
+    def __init__(self, recordings: Sequence[Recording], keys: Sequence[int], count: int) -> None:
+        """`keys` identify the recordings, `count` is the number of minibatches."""
+        sizes = [len(recording.kept) for recording in recordings]
+        self._count = count
+        self._key = torch.repeat_interleave(
+            torch.tensor(keys, dtype=torch.int64), torch.tensor(sizes, dtype=torch.int64)
+        )
+        self._place = torch.cat([torch.arange(size) for size in (*sizes, 0)])
+
+    def draw(self, seed: int) -> Tensor:
+        """(rows,) number of the minibatch of each decision; another pass has another seed."""
+        rotation = splitmix64(splitmix64(self._key, seed), self._place // self._count)
+        return (self._place + rotation % self._count) % self._count
 
 
 def keys_of_rows(recordings: Sequence[Recording], keys: Sequence[int]) -> Tensor:

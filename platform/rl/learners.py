@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ray.rllib.core import COMPONENT_LEARNER
 
 from loadmaster.platform.rl.learner import STATE
-from loadmaster.platform.rl.rollout import Sample
+from loadmaster.platform.rl.rollout import Sample, balanced_shares
 
 MoreColumns = Sequence[Mapping[str, NDArray[Any]]]  # by sample
 
@@ -166,12 +166,8 @@ class ProcessLearners:
 
     def _split(self, samples: Sequence[Sample]) -> list[list[int]]:
         """Whole recordings, so that all learners get about as many decisions."""
-        sizes, shares = [0] * self._size, [list[int]() for _ in range(self._size)]
-        for place in sorted(range(len(samples)), key=lambda each: -len(samples[each].kept)):
-            least = sizes.index(min(sizes))
-            sizes[least] += len(samples[place].kept)
-            shares[least].append(place)
-        return shares
+        sizes = [len(sample.kept) for sample in samples]
+        return balanced_shares(range(len(samples)), sizes, self._size)
 
     def _call(
         self,

@@ -17,6 +17,7 @@ INITIAL_DECISIONS = 256  # of a CompiledBuffer
 FULL = -1  # status of a compiled loop beside the simulator's: no space for another decision
 
 Arrays = TypeVar("Arrays", bound=NamedTuple)
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -84,10 +85,29 @@ class RolloutEngine(Protocol):
         """Score the greedy policy on the episodes of `seeds`."""
 
 
+def balanced_shares(work: Sequence[Item], costs: Sequence[float], count: int) -> list[list[Item]]:
+    """Split work into `count` shares of about the same cost: longest first (Graham 1969).
+
+    Each item goes to the share that costs least so far. Equal costs give every share the same
+    number of items, or one more.
+    """
+    totals, shares = [0.0] * count, [list[int]() for _ in range(count)]
+    for place in sorted(range(len(work)), key=lambda each: -costs[each]):
+        least = totals.index(min(totals))
+        totals[least] += costs[place]
+        shares[least].append(place)
+    return [[work[place] for place in sorted(share)] for share in shares]
+
+
 def columns_of(
-    recordings: Sequence[Recording], more: Sequence[Mapping[str, NDArray[np.float32]]]
+    recordings: Sequence[Recording],
+    more: Sequence[Mapping[str, NDArray[np.float32]]],
+    pinned: bool = False,
 ) -> dict[str, Any]:
-    """The recorded decisions as columns, with `more` columns of each recording."""
+    """The recorded decisions as columns, with `more` columns of each recording.
+
+    `pinned`: in memory that a GPU copies from directly.
+    """
     from ray.rllib.core.columns import Columns as Names  # late: evaluation needs no RLlib
 
     whole: dict[str, Any] = concatenated([
@@ -98,7 +118,7 @@ def columns_of(
             **own,
         }
         for recording, own in zip(recordings, more, strict=True)
-    ])  # fmt: skip
+    ], pinned)  # fmt: skip
     return whole
 
 

@@ -12,6 +12,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.env import action_space
 from loadmaster.envs.dag_scheduling.observation import observation_space
+from loadmaster.envs.dag_scheduling.rollout import expected_work
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.metrics import Measure
@@ -66,7 +67,13 @@ def algorithm(config: DecimaTraining) -> InputDrivenConfig:
         spaces=(observation_space(smallest), action_space(smallest)),
         module=RLModuleSpec(module_class=DecimaModule, model_config=sizes),
         engine=partial(DecimaEngine, environment, mixture if config.mixture else ()),
+        expected_work=partial(_expected_work, mixture),
     )
+
+
+def _expected_work(mixture: Sequence[DagSchedulingSettings], sequence: int) -> float:
+    settings = mixture[sequence % len(mixture)]
+    return expected_work(settings, load_workload(settings), sequence)
 
 
 def metric(config: DecimaTraining) -> Measure:
@@ -106,7 +113,7 @@ def compile_loops(config: DecimaTraining) -> None:
     engine.judge(module, [0])
     batches = DecisionMinibatches(columns_of(recordings, [{}]), network)
     selected = batches.select(torch.arange(1))[Columns.OBS]
-    log_probability, entropy = log_probability_and_entropy(network, selected)
+    log_probability, entropy = log_probability_and_entropy(selected)
     (log_probability + entropy).sum().backward()  # type: ignore[no-untyped-call]
 
 

@@ -8,9 +8,9 @@ import torch
 from ray.rllib.core.columns import Columns
 
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
-from loadmaster.models.decima import training_block
+from loadmaster.models.decima import device_tables, training_block
 from loadmaster.models.decima.device_batch import DeviceMinibatches
-from loadmaster.models.decima.device_tables import Workspace
+from loadmaster.models.decima.device_tables import NOTHING, Sizes, Workspace
 from loadmaster.models.decima.gradient import DecisionMinibatches
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.policy import ENTROPY
@@ -78,8 +78,12 @@ def test_unpadded_passes_equal_the_network_in_torch(network: dict[str, Any]) -> 
 
 
 @pytest.mark.parametrize("network", [{}, *REMOVED, PRIOR])
-def test_fixed_tables_equal_unpadded_decisions(network: dict[str, Any]) -> None:
+def test_fixed_tables_equal_unpadded_decisions(
+    network: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Minibatches of several sizes in the same tables, which hold the values of the one before."""
+    monkeypatch.setattr(device_tables, "SPARE_ROWS", 1)
+    monkeypatch.setattr(device_tables, "SPARE_OPTIONS", 1)
     module = module_of(SETTINGS.total_executors, **network)
     columns = recorded(module)
     count, space = len(columns[Columns.ACTIONS]), Workspace("cpu")
@@ -96,6 +100,16 @@ def test_fixed_tables_equal_unpadded_decisions(network: dict[str, Any]) -> None:
         torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=2e-5)
         sizes.add(fixed.fixed)
     assert len(sizes) == 2, "tables grow once"
+
+
+def test_tables_that_grow_keep_room_for_rare_kinds() -> None:
+    small = NOTHING.grown(Sizes((40,), (0,), 9, 4, 30, 20, (7, 5)))
+    assert small == Sizes((562,), (512,), 523, 517, 549, 537, (24, 22))
+    assert small.grown(Sizes((561,), (511,), 522, 516, 548, 536, (23, 21))) is small
+    deeper = small.grown(Sizes((40, 1), (0, 1), 9, 4, 30, 20, (7, 5)))
+    assert deeper == Sizes((562, 513), (512, 513), 523, 517, 549, 537, (24, 22))
+    wider = deeper.grown(Sizes((562, 0), (0, 0), 9, 4, 30, 20, (7, 5)))
+    assert wider == Sizes((1214, 513), (512, 513), 523, 517, 549, 537, (24, 22))
 
 
 @pytest.mark.parametrize("columns_of_a_block", [1, 40, 4096])
