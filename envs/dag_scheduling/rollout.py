@@ -18,7 +18,7 @@ from loadmaster.envs.dag_scheduling.state import NEVER, NONE, SimState, enlarge,
 from loadmaster.envs.metrics import last_of_finished, mean_of_finished
 
 _TRACE_ROWS_MAX = 1 << 24  # allocated in advance: 0.5 GB, of which only written pages count
-
+WORK_EXPONENT = 5 / 3  # of the stages of all jobs, in `expected_work`; fitted
 
 def draw_jobs(
     settings: DagSchedulingSettings, workload: Workload, rng: np.random.Generator
@@ -59,15 +59,15 @@ def draw_sequence(
 
 
 def expected_work(settings: DagSchedulingSettings, workload: Workload, seed: int) -> float:
-    """Estimate the work of an episode from its jobs alone: their stages, squared.
+    """Estimate the work of an episode from its jobs alone, relative to that of others.
 
-    A decision is about all stages that wait, and the more stages there are, the more decisions.
-    Over batches of 20 jobs the stages that 40 rollouts observed were proportional to this estimate
-    within 9% (standard deviation), and differ by 21% among themselves.
+    The more stages there are, the more decisions, and the more of them wait at each. In 120 batches
+    of 20 jobs the stages that all decisions of an episode observed differed by 18% (standard
+    deviation), and relative to this estimate by 7%. Tasks and work of the jobs explain no more.
     """
     arrivals, _, horizon_ms = draw_sequence(settings, workload, seed)
     stages = np.diff(workload.bank.first_stage)[arrivals[arrivals[:, 0] <= horizon_ms, 1]]
-    return float(stages.sum()) ** 2
+    return float(stages.sum()) ** WORK_EXPONENT
 
 
 @dataclass(frozen=True)

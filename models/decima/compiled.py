@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
+from torch import Tensor, nn
 
 from loadmaster.envs.compiled import compiled, njit_inline, njit_internal
 from loadmaster.envs.dag_scheduling import observation as obs_cols
@@ -92,7 +92,7 @@ def perceptrons_of(network: DecimaNetwork) -> tuple[nn.Sequential | None, ...]:
 class Slot(NamedTuple):
     """The part of a table of `Weights` that holds a parameter of the network."""
 
-    parameter: nn.Parameter
+    parameter: Tensor
     table: str
     place: tuple[int | slice, ...]
 

@@ -39,17 +39,22 @@ class Sizes(NamedTuple):
             max(has, int(needs * (1 + SPARE)) + more)
             for has, needs, more in zip(own, other, spare, strict=True)
         ]
+        jobs, decisions, legal, limits, widest_legal, widest_limits = sizes[2 * deepest :]
         return Sizes(
-            tuple(sizes[:deepest]),
-            tuple(sizes[deepest : 2 * deepest]),
-            *sizes[2 * deepest : -2],
-            (sizes[-2], sizes[-1]),
+            levels=tuple(sizes[:deepest]),
+            edges=tuple(sizes[deepest : 2 * deepest]),
+            jobs=jobs,
+            decisions=decisions,
+            legal=legal,
+            limits=limits,
+            widest=(widest_legal, widest_limits),
         )
 
     def _flat(self, levels: int) -> list[int]:
         """All sizes, those of further levels 0."""
         by_level = [own + (0,) * (levels - len(own)) for own in (self.levels, self.edges)]
-        return [*by_level[0], *by_level[1], *self[2:-1], *self.widest]
+        others = (self.jobs, self.decisions, self.legal, self.limits)
+        return [*by_level[0], *by_level[1], *others, *self.widest]
 
 
 NOTHING = Sizes((0,), (0,), 0, 0, 0, 0, (0, 0))

@@ -9,7 +9,7 @@ assignment of tenants.
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from matplotlib.figure import Figure as Chart
 from loadmaster.envs.errors import counted
 from loadmaster.models.files import atomic_text_file
 from loadmaster.platform.bench.bench_server import BenchServer, bench_server
+from loadmaster.platform.bench.copies import independent_speedups
 from loadmaster.platform.bench.http_load import Load, percentile_ms
 from loadmaster.platform.bench.http_load import measure as measure_load
 from loadmaster.platform.bench.measurements import Figure
@@ -63,6 +64,7 @@ class ReplicaPoint:
     forwarded: float  # share of requests
     forwarded_share: float | None  # p50 of forwarded ones relative to direct ones, one at a time
     generator_cpu: float  # share of a core that the busiest generator used
+    independent: float | None = None  # speedup of as many processes that share nothing
 
 
 class Run(NamedTuple):
@@ -87,10 +89,13 @@ def measure_replicas(
     set_serve_env()
     first: ReplicaPoint | None = None
     with ray_session():
+        report_step("decisions in processes that share nothing")
+        limits = independent_speedups(sizes, SYSTEM, EXAMPLE)
         for size in sorted(sizes):
             with bench_server({SYSTEM: {}}, report_step, size) as server:
                 wait_until_complete(server)
                 point = measure_point(server, SYSTEM, first, report_step)
+            point = replace(point, independent=limits[size])
             first = first or point
             yield point
 
@@ -223,6 +228,7 @@ HEADINGS = (
     "forwarded",
     "forwarded / direct, p50",
     "generator, cores",
+    "sharing nothing",
 )
 
 
@@ -241,14 +247,16 @@ def table_of(points: Sequence[ReplicaPoint]) -> Iterator[tuple[str, ...]]:
             f"{100 * one.forwarded:.0f}%",
             ratio,
             f"{one.generator_cpu:.2f}",
+            "" if one.independent is None else f"{one.independent:.2f}x",
         )
 
 
 def in_words(point: ReplicaPoint) -> str:
+    limit = "" if point.independent is None else f"; sharing nothing {point.independent:.2f}x"
     return (
         f"{counted(point.replicas, 'replica')}: {point.requests_per_s:,.0f} requests/s "
-        f"({point.speedup:.2f}x), p50 {point.p50_ms:.1f} ms, p99 {point.p99_ms:.1f} ms; one at a "
-        f"time: p50 {point.single_p50_ms:.2f} ms; CPU {point.cpu_ms:.2f} ms a request; "
+        f"({point.speedup:.2f}x{limit}), p50 {point.p50_ms:.1f} ms, p99 {point.p99_ms:.1f} ms; one "
+        f"at a time: p50 {point.single_p50_ms:.2f} ms; CPU {point.cpu_ms:.2f} ms a request; "
         f"{100 * point.forwarded:.0f}% forwarded"
     )
 
@@ -270,7 +278,8 @@ def draw_replicas(points: Sequence[ReplicaPoint], title: str) -> Chart:
     sizes = [point.replicas for point in points]
     speedups = [point.speedup for point in points]
     heading = f"Requests per second, times {points[0].requests_per_s:,.0f}"
-    charts.draw_speedup(speedup, sizes, speedups, "gateways, and workers", heading)
+    limits = [(point.replicas, point.independent) for point in points if point.independent]
+    charts.draw_speedup(speedup, sizes, speedups, "gateways, and workers", heading, limits)
     _draw_latency(latency, points)
     return figure
 

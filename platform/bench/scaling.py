@@ -114,7 +114,7 @@ def measure_scaling(
                 iterations = len(taken)
                 point = _point(size, taken, points)
                 if not config.resources.learners:
-                    report_step(f"{counted(size, 'worker')}: without exchange")
+                    report_step(f"{counted(size, 'worker')} that share nothing")
                     mean_s, slowest_s = _independent(trainer, config)
                     alone_s = alone_s or mean_s
                     more = size / sizes[0] * alone_s
@@ -291,7 +291,7 @@ def in_words(point: Point, fewest: int) -> str:
     if point.workers > fewest:
         iteration += f" ({point.speedup:.2f}x as fast as with {fewest}"
         if point.independent is not None:
-            iteration += f"; without exchange {point.independent:.2f}x"
+            iteration += f"; sharing nothing {point.independent:.2f}x"
         iteration += ")"
     return f"{counted(point.workers, 'worker')}: {iteration}, {speed}"
 

@@ -88,6 +88,6 @@ def print_scaling(points: Sequence[Point], title: str) -> None:
         for point in points
     )
     heads = ("workers", "rollouts", "iteration, s", *PARTS.values())
-    heads = (*heads, "decisions/s", "speed-up", "efficiency", "without exchange", "its slowest")
+    heads = (*heads, "decisions/s", "speed-up", "efficiency", "sharing nothing", "its slowest")
     print(title)
     options.print_table(heads, rows, right=range(len(heads)), piped_width=160)

@@ -87,7 +87,7 @@ def draw_speedup(
     ideal = [each / sizes[0] for each in (0, sizes[-1])]
     axes.plot((0, sizes[-1]), ideal, color=QUIET, linestyle=(0, (4, 3)), label="ideal")
     if limits:
-        axes.plot(*zip(*limits, strict=True), color=INK, marker=".", label="without exchange")
+        axes.plot(*zip(*limits, strict=True), color=INK, marker=".", label="sharing nothing")
     axes.plot(sizes, speedups, color=LEARNED_COLOUR, linewidth=2.2, marker="o", label="measured")
     for size, speedup in list(zip(sizes, speedups, strict=True))[1:]:
         axes.annotate(

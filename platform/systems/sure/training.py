@@ -13,6 +13,7 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.metrics import Measure
 from loadmaster.envs.stream_scaling.baselines import BASELINES
 from loadmaster.envs.stream_scaling.episode import build_setup
+from loadmaster.envs.stream_scaling.job_files import load_job
 from loadmaster.envs.stream_scaling.rollout import run_episode
 from loadmaster.envs.stream_scaling.settings import DAY_MIN, StreamScalingSettings
 from loadmaster.models.sure.module import SureModule
@@ -51,12 +52,19 @@ class SureTraining(TrainingConfig):
 def algorithm(config: SureTraining) -> InputDrivenConfig:
     # Observations differ in size from job to job, and RLlib's own connectors are not used.
     box = spaces.Box(-1, 1, (1,), np.float32)
+    jobs = [config.environment.model_copy(update={"job": job}) for job in config.jobs]
     return InputDrivenConfig().for_training(
         config,
         spaces=(box, box),
         module=RLModuleSpec(module_class=SureModule, model_config={"network": network(config)}),
         engine=partial(SureEngine, config.environment, config.jobs),
+        expected_work=partial(_expected_work, [len(load_job(job).tasks) for job in jobs]),
     )
+
+
+def _expected_work(tasks: Sequence[int], sequence: int) -> float:
+    """Tasks of the job that a sequence is of: each decision is about all of them."""
+    return float(tasks[sequence % len(tasks)])
 
 
 def baselines(config: SureTraining, seeds: Sequence[int]) -> dict[str, float]:

@@ -14,7 +14,7 @@ import torch
 from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.rl import workers
-from loadmaster.platform.rl.learner import InputDrivenLearner, keys_of_rows
+from loadmaster.platform.rl.learner import InputDrivenLearner, Strata, keys_of_rows
 from loadmaster.platform.systems.decima.training import RECIPE, DecimaTraining
 from loadmaster.platform.training.config import Resources
 from loadmaster.platform.training.trainer import Trainer
@@ -128,11 +128,14 @@ def test_lost_workers_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         workers.wait_for_workers(group, group.probe, limit_s=0.05)
 
 
-def test_minibatches_do_not_depend_on_the_order_of_recordings() -> None:
-    class Kept:
-        def __init__(self, *kept: int) -> None:
-            self.kept = np.array(kept)
+class Kept:
+    """What a minibatch depends on of a recording."""
 
+    def __init__(self, *kept: int) -> None:
+        self.kept = np.array(kept)
+
+
+def test_keys_do_not_depend_on_the_order_of_recordings() -> None:
     first, second = Kept(0, 1, 5), Kept(0, 2)
     together: Any = keys_of_rows([first, second], [11, 12])  # type: ignore[list-item]
     apart: Sequence[Any] = [
@@ -142,6 +145,24 @@ def test_minibatches_do_not_depend_on_the_order_of_recordings() -> None:
     assert together.tolist() == [*apart[1].tolist(), *apart[0].tolist()]
     assert len(set(together.tolist())) == 5
     assert keys_of_rows([], []).tolist() == []
+
+
+def test_minibatches_are_stratified_and_independent_of_other_recordings() -> None:
+    first, second = Kept(*range(300)), Kept(*range(0, 200, 2))
+    together = Strata([first, second], [11, 12], 3).draw(7)  # type: ignore[list-item]
+    apart = Strata([second], [12], 3).draw(7)  # type: ignore[list-item]
+    assert together[300:].tolist() == apart.tolist()
+    runs = together[:300].view(100, 3)
+    assert (runs.sort(1).values == torch.arange(3)).all(), "one of each run in every minibatch"
+    assert together[300:399].view(33, 3).sort(1).values.unique(dim=0).tolist() == [[0, 1, 2]]
+    # The draw is uniform, also in the last run, which is shorter, and differs between passes.
+    counts = torch.bincount(runs[:, 0], minlength=3)
+    assert counts.min() > 15
+    last = [int(Strata([second], [key], 3).draw(7)[-1]) for key in range(300)]  # type: ignore[list-item]
+    assert np.bincount(last, minlength=3).min() > 70
+    other = Strata([first], [11], 3).draw(8)  # type: ignore[list-item]
+    assert 0.2 < float((other == together[:300]).double().mean()) < 0.5
+    assert Strata([], [], 3).draw(7).tolist() == []
 
 
 @pytest.mark.parametrize(

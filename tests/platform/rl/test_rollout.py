@@ -21,7 +21,7 @@ from loadmaster.models.ragged import (
     tree_map,
 )
 from loadmaster.platform.rl import rollout
-from loadmaster.platform.rl.rollout import Recording, RolloutSpec
+from loadmaster.platform.rl.rollout import Recording, RolloutSpec, balanced_shares
 from loadmaster.platform.rl.vector_rollout import Rows, VectorEngine
 
 QUEUE, MACHINES = 6, 2
@@ -62,6 +62,20 @@ def test_minibatch_pads_rows_to_its_longest_and_spare_places(
     padded = taken(on_device({"x": ragged(rows, spare)}, "cpu"), torch.tensor(chosen), "cpu")["x"]
     width = max(len(rows[row]) for row in chosen) + spare
     assert padded.tolist() == [rows[row] + [0] * (width - len(rows[row])) for row in chosen]
+
+
+def test_equal_work_is_dealt_in_turn() -> None:
+    assert balanced_shares("abcde", [1.0] * 5, 2) == [["a", "c", "e"], ["b", "d"]]
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=40), st.integers(1, 8))
+def test_shares_cost_about_the_same(costs: list[float], count: int) -> None:
+    shares = balanced_shares(range(len(costs)), costs, count)
+    assert sorted(place for share in shares for place in share) == list(range(len(costs)))
+    assert all(share == sorted(share) for share in shares)
+    totals = [sum(costs[place] for place in share) for share in shares]
+    least = max(sum(costs) / count, max(costs))  # no split can have a smaller largest share
+    assert max(totals) <= (4 / 3) * least + max(costs) / 3 + 1e-9
 
 
 @pytest.mark.parametrize(("per_group", "ratio"), [(False, 16.3299 / 1.2472), (True, 1.0)])
