@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 LARGE_BYTES, PINNED_BYTES = 32 << 20, 1 << 20
-COPY_THREADS = min(8, os.cpu_count() or 1)
+COPY_THREADS = min(16, os.cpu_count() or 1)
 
 Tree = Any  # observations and actions: a table, or Mapping[str, Tree]
 

@@ -20,6 +20,7 @@ from loadmaster.envs.metrics import last_of_finished, mean_of_finished
 _TRACE_ROWS_MAX = 1 << 24  # allocated in advance: 0.5 GB, of which only written pages count
 WORK_EXPONENT = 5 / 3  # of the stages of all jobs, in `expected_work`; fitted
 
+
 def draw_jobs(
     settings: DagSchedulingSettings, workload: Workload, rng: np.random.Generator
 ) -> Ints:

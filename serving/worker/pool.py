@@ -21,7 +21,7 @@ from loadmaster.serving.worker.rpc import (
 log = logging.getLogger(__name__)
 
 RECONNECT_S = 0.5
-SPILL_S = 0.01  # expected wait for a worker before the next one is preferred
+SPILL_S = 0.03  # expected wait for a worker before the next one is preferred
 
 
 class Worker(Protocol):

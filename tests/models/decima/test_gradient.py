@@ -104,12 +104,12 @@ def test_fixed_tables_equal_unpadded_decisions(
 
 def test_tables_that_grow_keep_room_for_rare_kinds() -> None:
     small = NOTHING.grown(Sizes((40,), (0,), 9, 4, 30, 20, (7, 5)))
-    assert small == Sizes((562,), (512,), 523, 517, 549, 537, (24, 22))
-    assert small.grown(Sizes((561,), (511,), 522, 516, 548, 536, (23, 21))) is small
+    assert small == Sizes((2100,), (2048,), 2059, 2053, 2087, 2074, (25, 22))
+    assert small.grown(Sizes((2099,), (2047,), 2058, 2052, 2086, 2073, (24, 21))) is small
     deeper = small.grown(Sizes((40, 1), (0, 1), 9, 4, 30, 20, (7, 5)))
-    assert deeper == Sizes((562, 513), (512, 513), 523, 517, 549, 537, (24, 22))
-    wider = deeper.grown(Sizes((562, 0), (0, 0), 9, 4, 30, 20, (7, 5)))
-    assert wider == Sizes((1214, 513), (512, 513), 523, 517, 549, 537, (24, 22))
+    assert deeper == Sizes((2100, 2049), (2048, 2049), 2059, 2053, 2087, 2074, (25, 22))
+    wider = deeper.grown(Sizes((2100, 0), (0, 0), 9, 4, 30, 20, (7, 5)))
+    assert wider == deeper._replace(levels=(4778, 2049))
 
 
 @pytest.mark.parametrize("columns_of_a_block", [1, 40, 4096])
