@@ -38,7 +38,7 @@ class GradientGraph:
     def _record(self, compute: Callable[[Tensor], Tensor], given: Tensor) -> None:
         passes = WARM_UP if self._graph is None else AGAIN
         self._given = given.clone()
-        stream = torch.cuda.Stream()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
             for _ in range(passes):
