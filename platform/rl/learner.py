@@ -294,8 +294,9 @@ class Strata:
 
     Of as many successive decisions as there are minibatches, each is in another one. Successive
     observations have about the same size, so a minibatch is the same share of the work in every
-    learner; with independent draws the learners waited 5% to 9% of a step for the slowest. A draw
-    depends on the recording alone, not on which others a learner has.
+    learner: with 14 of them and 64 rollouts of Decima the largest share of a step is 13% above the
+    mean, 16% with independent draws. A draw depends on the recording alone, not on which others a
+    learner has.
     """
 
     def __init__(self, recordings: Sequence[Recording], keys: Sequence[int], count: int) -> None:

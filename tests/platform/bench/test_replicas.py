@@ -2,6 +2,8 @@
 
 import csv
 import socket
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import psutil
 import pytest
 
 from loadmaster.envs.settings import build_settings
-from loadmaster.platform.bench import replicas
+from loadmaster.platform.bench import copies, replicas
 from loadmaster.platform.bench.bench_server import BenchServer
 from loadmaster.platform.bench.http_load import Load, drive, report
 from loadmaster.platform.bench.replicas import ReplicaPoint, Run
@@ -57,6 +59,24 @@ def test_a_point_has_medians_and_is_relative_to_the_first(
     assert tenants == [f"toy-small-t{number}" for number in range(64)]
     assert many[1].bodies[0].read_bytes() == b'{"state":{},"tenant":"t32"}'
     assert expected_replicas(server.settings) == {"control": 1, "gateway": 2, "toy": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("ray_session")
+def test_copies_that_share_nothing_decide_at_once(monkeypatch: Patch) -> None:
+    began: list[float] = []
+
+    def rates(copies: Sequence[Any], seconds: float = 0.1) -> list[float]:
+        began.append(time.time())
+        return rates_of(copies, seconds)
+
+    rates_of = copies.rates_of
+    monkeypatch.setattr(copies, "rates_of", rates)
+    speedups = copies.independent_speedups([2, 1], "decima", "small")
+    assert list(speedups) == [1, 2]
+    assert speedups[1] == 1
+    assert 0 < speedups[2] < 4
+    assert len(began) == 3, "until all have started, and each size"
 
 
 def test_requests_to_another_gateway_than_the_owner_are_forwarded() -> None:

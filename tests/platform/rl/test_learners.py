@@ -15,7 +15,11 @@ from loadmaster.envs.errors import InputError
 from loadmaster.envs.settings import build_settings
 from loadmaster.platform.rl import workers
 from loadmaster.platform.rl.learner import InputDrivenLearner, Strata, keys_of_rows
+from loadmaster.platform.rl.rollout import RolloutSpec
+from loadmaster.platform.systems.das import training as das
+from loadmaster.platform.systems.decima import training as decima
 from loadmaster.platform.systems.decima.training import RECIPE, DecimaTraining
+from loadmaster.platform.systems.sure import training as sure
 from loadmaster.platform.training.config import Resources
 from loadmaster.platform.training.trainer import Trainer
 
@@ -163,6 +167,15 @@ def test_minibatches_are_stratified_and_independent_of_other_recordings() -> Non
     other = Strata([first], [11], 3).draw(8)  # type: ignore[list-item]
     assert 0.2 < float((other == together[:300]).double().mean()) < 0.5
     assert Strata([], [], 3).draw(7).tolist() == []
+
+
+def test_rollouts_cost_what_their_sequences_let_expect() -> None:
+    specs = [RolloutSpec(sequence, seed) for seed, sequence in enumerate((0, 1, 0))]
+    first, second, again = decima.algorithm(DecimaTraining()).costs_of(specs) or ()
+    assert first == again != second
+    jobs = sure.SureTraining(jobs=("small-1", "large-2"))
+    assert sure.algorithm(jobs).costs_of(specs) == [10.0, 57.0, 10.0]
+    assert das.algorithm(das.DasTraining()).costs_of(specs) is None
 
 
 @pytest.mark.parametrize(
