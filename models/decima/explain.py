@@ -11,8 +11,9 @@ from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling.actions import useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.errors import counted
-from loadmaster.models.decima.compiled import SCORE_LIMIT, Scratch, Weights, decide
+from loadmaster.models.decima.compiled import Scratch, decide
 from loadmaster.models.decima.network import ILLEGAL
+from loadmaster.models.decima.weights import SCORE_LIMIT, Weights
 from loadmaster.models.layers import top_k
 from loadmaster.models.policy import Explanation, Option
 

@@ -15,15 +15,6 @@ from ray.rllib.core.columns import Columns
 from torch import Tensor
 
 from loadmaster.envs.compiled import Ints, compiled
-from loadmaster.models.decima.compiled import (
-    SCORE_LIMIT,
-    SCORE_STAGE,
-    Slot,
-    Weights,
-    copy_parameters,
-    slots_of,
-    weights_of,
-)
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.training_backward import back_propagate, d_scores
 from loadmaster.models.decima.training_block import (
@@ -34,6 +25,15 @@ from loadmaster.models.decima.training_block import (
     lay_out,
 )
 from loadmaster.models.decima.training_forward import entropy_of, propagate
+from loadmaster.models.decima.weights import (
+    SCORE_LIMIT,
+    SCORE_STAGE,
+    Slot,
+    Weights,
+    copy_parameters,
+    slots_of,
+    weights_of,
+)
 from loadmaster.models.layers import Array32
 
 

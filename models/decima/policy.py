@@ -18,9 +18,10 @@ from loadmaster.envs.dag_scheduling.state import SimState
 from loadmaster.models.bundle import Bundle
 from loadmaster.models.decima import compiled as kernels
 from loadmaster.models.decima import explain as explanations
-from loadmaster.models.decima.compiled import Scratch, Weights
+from loadmaster.models.decima.compiled import Scratch
 from loadmaster.models.decima.explain import PROBABILITY, BestOptions, Decision, StageNames
 from loadmaster.models.decima.network import DecimaNetwork
+from loadmaster.models.decima.weights import Weights, weights_of
 from loadmaster.models.policy import Explanation
 
 NOT_FINITE = -1
@@ -114,7 +115,7 @@ class DecimaPolicy:
 
     def __init__(self, network: DecimaNetwork, name: str = "decima", version: str = "") -> None:
         self.network, self.name, self.version = network, name, version
-        self.weights = kernels.weights_of(network)
+        self.weights = weights_of(network)
         self._executors = 64
         self._scratch = kernels.scratch_for(network, 64, 8, self._executors)
 

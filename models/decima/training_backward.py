@@ -4,16 +4,6 @@ import numpy as np
 
 from loadmaster.envs.compiled import Ints, njit_inline, njit_internal, njit_reduction
 from loadmaster.models.decima import features
-from loadmaster.models.decima.compiled import (
-    MESSAGE,
-    PREPARE,
-    SCORE_LIMIT,
-    SCORE_STAGE,
-    SUMMARISE_JOB,
-    SUMMARISE_STAGE,
-    UPDATE,
-    Weights,
-)
 from loadmaster.models.decima.network import SLOPE
 from loadmaster.models.decima.training_block import (
     DECISIONS,
@@ -25,6 +15,16 @@ from loadmaster.models.decima.training_block import (
     Block,
 )
 from loadmaster.models.decima.training_forward import add, copy, entropy_of, whole_blocks
+from loadmaster.models.decima.weights import (
+    MESSAGE,
+    PREPARE,
+    SCORE_LIMIT,
+    SCORE_STAGE,
+    SUMMARISE_JOB,
+    SUMMARISE_STAGE,
+    UPDATE,
+    Weights,
+)
 from loadmaster.models.layers import Array32
 from loadmaster.models.simd_dense import add_outer, dense
 

@@ -17,13 +17,9 @@ from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling.actions import useful_limits
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.models.decima import features
-from loadmaster.models.decima.compiled import (
-    LAYERS_MAX,
-    PREPARE,
-    Weights,
-)
 from loadmaster.models.decima.compiled_inputs import read_jobs, read_stages
 from loadmaster.models.decima.prior import RATINGS, Floats, Ratings
+from loadmaster.models.decima.weights import LAYERS_MAX, PREPARE, Weights
 from loadmaster.models.layers import Array32, round_up
 from loadmaster.models.simd import COLUMNS
 

@@ -5,18 +5,7 @@ import numpy as np
 from loadmaster.envs.compiled import Ints, njit_inline, njit_internal
 from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.models.decima import features
-from loadmaster.models.decima.compiled import (
-    MESSAGE,
-    PREPARE,
-    SCORE_LIMIT,
-    SCORE_STAGE,
-    SUMMARISE_JOB,
-    SUMMARISE_STAGE,
-    UPDATE,
-    Weights,
-    linear_limit_slope,
-    linear_stage_terms,
-)
+from loadmaster.models.decima.compiled import linear_limit_slope, linear_stage_terms
 from loadmaster.models.decima.network import SLOPE
 from loadmaster.models.decima.prior import add_stage_prior, limit_loss, log_target, rate_jobs
 from loadmaster.models.decima.training_block import (
@@ -29,6 +18,16 @@ from loadmaster.models.decima.training_block import (
     Block,
     Decisions,
     decision_view,
+)
+from loadmaster.models.decima.weights import (
+    MESSAGE,
+    PREPARE,
+    SCORE_LIMIT,
+    SCORE_STAGE,
+    SUMMARISE_JOB,
+    SUMMARISE_STAGE,
+    UPDATE,
+    Weights,
 )
 from loadmaster.models.layers import Array32
 from loadmaster.models.simd import COLUMNS

@@ -22,10 +22,11 @@ from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.rollout import buffers_for, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
-from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
+from loadmaster.models.decima.compiled import decide, scratch_for
 from loadmaster.models.decima.module import DecimaModule
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy
+from loadmaster.models.decima.weights import weights_of
 from loadmaster.models.layers import one_thread
 from loadmaster.platform.bench.measurements import (
     PER_S,

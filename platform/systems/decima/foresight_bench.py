@@ -28,8 +28,9 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.state import SimState
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.registry import find_system
-from loadmaster.models.decima.compiled import Scratch, Weights, decide, scratch_for
+from loadmaster.models.decima.compiled import Scratch, decide, scratch_for
 from loadmaster.models.decima.policy import DecimaPolicy
+from loadmaster.models.decima.weights import Weights
 from loadmaster.platform.bench.foresight import ForesightEffort
 from loadmaster.platform.bench.measurements import Figure, write_tables
 from loadmaster.platform.evaluation.adapters import choose_seeds, choose_workers, given_values

@@ -19,9 +19,10 @@ from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState, with_more_slots, with_more_trace
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from loadmaster.models.decima.compiled import Scratch, Weights, decide, scratch_for, weights_of
+from loadmaster.models.decima.compiled import Scratch, decide, scratch_for
 from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.policy import DecimaPolicy
+from loadmaster.models.decima.weights import Weights, weights_of
 from loadmaster.models.ragged import Ragged
 from loadmaster.platform.rl.advantages import Rollout
 from loadmaster.platform.rl.rollout import (

@@ -11,7 +11,7 @@ from loadmaster.envs.dag_scheduling import actions
 from loadmaster.envs.dag_scheduling import observation as obs_cols
 from loadmaster.envs.dag_scheduling.observation import Observation
 from loadmaster.envs.dag_scheduling.vector_env import DagSchedulingVectorEnv
-from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
+from loadmaster.models.decima.compiled import decide, scratch_for
 from loadmaster.models.decima.features import LIMIT_TERMS, STAGE_TERMS, pack, stable_order
 from loadmaster.models.decima.network import (
     ILLEGAL,
@@ -21,6 +21,7 @@ from loadmaster.models.decima.network import (
     message_schedule,
 )
 from loadmaster.models.decima.settings import DecimaSettings
+from loadmaster.models.decima.weights import weights_of
 from loadmaster.platform.bench.encoder import random_dags
 
 pytestmark = pytest.mark.slow

@@ -15,11 +15,12 @@ from loadmaster.envs.dag_scheduling.env import DagSchedulingEnv
 from loadmaster.envs.dag_scheduling.observation import EXECUTORS, Observation
 from loadmaster.envs.errors import InputError
 from loadmaster.models.bundle import load_bundle
-from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
+from loadmaster.models.decima.compiled import decide, scratch_for
 from loadmaster.models.decima.network import DecimaNetwork, build_network
 from loadmaster.models.decima.policy import DecimaPolicy
 from loadmaster.models.decima.prior import SEARCHED, rule_parameters
 from loadmaster.models.decima.settings import DecimaSettings, PriorSettings
+from loadmaster.models.decima.weights import weights_of
 from tests.bundles import make_bundle
 from tests.models.decima.test_network import (
     SIZES,

@@ -11,8 +11,9 @@ from loadmaster.envs.dag_scheduling.rollout import buffers_for, initial_state
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.workloads import load_workload
-from loadmaster.models.decima.compiled import decide, scratch_for, weights_of
+from loadmaster.models.decima.compiled import decide, scratch_for
 from loadmaster.models.decima.network import DecimaNetwork
+from loadmaster.models.decima.weights import weights_of
 from loadmaster.serving.systems.decima.examples import state_of
 from loadmaster.serving.systems.decima.rules import tuned_rule
 from loadmaster.serving.systems.decima.schema import DecimaDecision, DecimaState
