@@ -14,7 +14,12 @@ from loadmaster.envs.dag_scheduling.actions import apply_action
 from loadmaster.envs.dag_scheduling.episode import run_episode as run_rule
 from loadmaster.envs.dag_scheduling.jobs import JobTemplates, Workload
 from loadmaster.envs.dag_scheduling.observation import Observation, observe
-from loadmaster.envs.dag_scheduling.rollout import EpisodeResult, buffers_for, initial_state
+from loadmaster.envs.dag_scheduling.rollout import (
+    EpisodeResult,
+    buffers_for,
+    expected_work,
+    initial_state,
+)
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.simulator import advance
 from loadmaster.envs.dag_scheduling.state import SimState, with_more_slots, with_more_trace
@@ -314,6 +319,12 @@ class DecimaEngine:
     def cost(self, seed: int, cost: float) -> float:
         """A cost on a sequence, in a mixture relative to that of the rule REFERENCE."""
         return self.mixture.relative_cost(seed, cost) if self.relative else cost
+
+
+def sequence_work(mixture: Sequence[DagSchedulingSettings], sequence: int) -> float:
+    """Expected work of a rollout of a sequence, which takes its turn through the settings."""
+    settings = mixture[sequence % len(mixture)]
+    return expected_work(settings, load_workload(settings), sequence)
 
 
 def episode_cost(settings: DagSchedulingSettings, result: EpisodeResult) -> float:

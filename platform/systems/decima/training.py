@@ -12,7 +12,6 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from loadmaster.envs.dag_scheduling.baselines import BASELINES
 from loadmaster.envs.dag_scheduling.env import action_space
 from loadmaster.envs.dag_scheduling.observation import observation_space
-from loadmaster.envs.dag_scheduling.rollout import expected_work
 from loadmaster.envs.dag_scheduling.settings import DagSchedulingSettings
 from loadmaster.envs.dag_scheduling.workloads import load_workload
 from loadmaster.envs.metrics import Measure
@@ -22,7 +21,12 @@ from loadmaster.models.decima.network import DecimaNetwork
 from loadmaster.models.decima.settings import DecimaSettings
 from loadmaster.platform.rl.algorithm import InputDrivenConfig
 from loadmaster.platform.rl.rollout import RolloutSpec, columns_of
-from loadmaster.platform.systems.decima.rollout import REFERENCE, DecimaEngine, rule_cost
+from loadmaster.platform.systems.decima.rollout import (
+    REFERENCE,
+    DecimaEngine,
+    rule_cost,
+    sequence_work,
+)
 from loadmaster.platform.training.config import (
     Learning,
     Recipe,
@@ -67,13 +71,8 @@ def algorithm(config: DecimaTraining) -> InputDrivenConfig:
         spaces=(observation_space(smallest), action_space(smallest)),
         module=RLModuleSpec(module_class=DecimaModule, model_config=sizes),
         engine=partial(DecimaEngine, environment, mixture if config.mixture else ()),
-        expected_work=partial(_expected_work, mixture),
+        expected_work=partial(sequence_work, mixture),
     )
-
-
-def _expected_work(mixture: Sequence[DagSchedulingSettings], sequence: int) -> float:
-    settings = mixture[sequence % len(mixture)]
-    return expected_work(settings, load_workload(settings), sequence)
 
 
 def metric(config: DecimaTraining) -> Measure:
