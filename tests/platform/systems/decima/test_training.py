@@ -104,8 +104,8 @@ def test_workers_do_not_change_the_curve_and_a_killed_one_is_replaced(
         )
 
     trainer = start(replace(RECIPE, algorithm=algorithm), tiny(workers=2))
-    # But for the order of sums. Where a gradient is 0 but for rounding, Adam makes whole steps of it,
-    # so that in later iterations a few decisions may be others.
+    # But for the order of sums. Where a gradient is 0 but for rounding, Adam makes whole steps of
+    # it, so that in later iterations a few decisions may be others.
     assert row_of(trainer) == pytest.approx(uninterrupted[0][0], rel=0.02, abs=1e-3)
     kill_file.touch()
     figures = trainer.step()
