@@ -54,7 +54,7 @@ def facts_of(decisions: Decisions) -> Ints:
 
 
 def in_threads(work: Callable[[int, int, int], Any], count: int) -> list[Any]:
-    """Results of shares of `count` items: number of the share, its first item and its end."""
+    """Run `work` on shares of `count` items: number of the share, its first item and its end."""
     bounds = [number * count // THREADS for number in range(THREADS + 1)]
     with ThreadPoolExecutor(THREADS) as threads:
         return list(threads.map(work, range(THREADS), bounds[:-1], bounds[1:]))

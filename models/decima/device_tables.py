@@ -51,7 +51,7 @@ class Sizes(NamedTuple):
         )
 
     def _flat(self, levels: int) -> list[int]:
-        """All sizes, those of further levels 0."""
+        """All sizes in one list, with 0 for levels that are not there."""
         by_level = [own + (0,) * (levels - len(own)) for own in (self.levels, self.edges)]
         others = (self.jobs, self.decisions, self.legal, self.limits)
         return [*by_level[0], *by_level[1], *others, *self.widest]

@@ -1,8 +1,7 @@
-"""How much faster several processes are than one at decisions that they share nothing for.
+"""Decisions per second of processes that share nothing, the control of `bench serve --replicas`.
 
-What gateways and workers gain from more of them is compared with that: cores of one machine share
-caches, arithmetic units and their power, so even processes without any exchange do not gain the
-full number.
+Cores of one machine share caches, arithmetic units and their power, so even processes without any
+exchange are not as many times as fast as there are of them.
 """
 
 import time
@@ -19,7 +18,7 @@ PROCESSES = 2  # of a replica: a gateway and a worker
 
 
 class DecidingCopy:
-    """Reads and decides one example by the system's first rule, over and over."""
+    """A loop that reads one example and decides on it by the system's first rule."""
 
     def __init__(self, system: str, example: str) -> None:
         endpoint = find_endpoint(system)
@@ -42,8 +41,8 @@ class DecidingCopy:
 
 @contextmanager
 def deciding_copies(count: int, system: str, example: str) -> Iterator[list[Any]]:
-    """Actors of the connected Ray."""
-    import ray  # late: whether it asks for tokens is set before it is imported
+    """Start actors on the connected Ray; they end with the context."""
+    import ray  # late: the environment of `serve` sets its authentication before
 
     kind = ray.remote(DecidingCopy).options(num_cpus=0)
     copies = [kind.remote(system, example) for _ in range(count)]
@@ -65,7 +64,7 @@ def rates_of(copies: Sequence[Any], seconds: float = SECONDS) -> list[float]:
 
 
 def independent_speedups(sizes: Sequence[int], system: str, example: str) -> dict[int, float]:
-    """How much faster the processes of so many replicas are than those of the fewest."""
+    """By number of replicas: rate of their processes relative to those of the fewest."""
     first = min(sizes)
     with deciding_copies(PROCESSES * max(sizes), system, example) as copies:
         rates = {size: sum(rates_of(copies[: PROCESSES * size])) for size in sorted(sizes)}

@@ -7,14 +7,13 @@ calculation gives the time with more workers than the machine has.
 """
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -248,7 +247,7 @@ def _independent(trainer: Trainer, config: TrainingConfig) -> tuple[float, float
         )
         repeats.append((fmean(seconds), max(seconds)))
     means, slowest = zip(*repeats[1:], strict=True)
-    return statistics.median(means), statistics.median(slowest)
+    return median(means), median(slowest)
 
 
 def _learn_alone(

@@ -42,8 +42,8 @@ class EngineConfig(AlgorithmConfig):
         self.env_runner_restore_timeout_s = 60.0
         self.max_requests_in_flight_per_env_runner = 4
         self.create_local_env_runner = True
-        # Workers get all they need with each request, so RLlib need not ask them for their state
-        # after every iteration and send it to all.
+        # Each request has all that a worker needs, so RLlib's exchange of the workers' states after
+        # every iteration is left out.
         self.merge_env_runner_states = False
         self.broadcast_env_runner_states = False
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 WARM_UP = 2  # passes before the first recording: libraries allocate their buffers
-AGAIN = 1  # before later ones
+WARM_UP_AGAIN = 1  # before later ones
 
 
 class GradientGraph:
@@ -36,7 +36,7 @@ class GradientGraph:
         return self._output
 
     def _record(self, compute: Callable[[Tensor], Tensor], given: Tensor) -> None:
-        passes = WARM_UP if self._graph is None else AGAIN
+        passes = WARM_UP if self._graph is None else WARM_UP_AGAIN
         self._given = given.clone()
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
@@ -45,7 +45,7 @@ class GradientGraph:
                 compute(self._given)
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        # In the memory of the last graph, which lives until then: asking the device takes longer.
+        # In the memory of the last graph, which lives until then: allocating other takes longer.
         memory = None if self._graph is None else self._graph.pool()
         with torch.cuda.graph(graph, pool=memory):
             self._output = compute(self._given)
