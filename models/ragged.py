@@ -113,7 +113,8 @@ def concatenated(parts: Sequence[Tree], pinned: bool = False) -> Tree:
 def _joined(tables: Sequence[NDArray[Any]], pinned: bool) -> NDArray[Any]:
     """Concatenate tables; several threads copy large ones.
 
-    96 MB take 8 ms instead of 40 on 16 cores. Torch keeps pinned memory for the next tables, whose pages then need not be mapped again.
+    96 MB take 8 ms instead of 40 on 16 cores. Torch keeps pinned memory for the next tables, whose
+    pages then need not be mapped again.
     """
     size = sum(table.nbytes for table in tables)
     if size < (PINNED_BYTES if pinned else LARGE_BYTES):

@@ -41,7 +41,7 @@ class DecimaModule(TorchRLModule):
         self._workspace: Workspace | None = None
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode of this module alone: no layer depends on it, and RLlib sets it in every pass."""
+        """Set the mode of this module alone: no layer has one, and RLlib sets it in every pass."""
         self.training = mode
         return self
 
